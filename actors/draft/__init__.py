@@ -1,0 +1,1 @@
+"""The draft side: sessions rebuilt from token IDs, proposals out."""

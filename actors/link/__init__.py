@@ -1,0 +1,1 @@
+"""Transports that carry wire frames between target and draft."""

@@ -1,0 +1,1 @@
+"""The torch networks: decoder layers, target, trunk, head. They know tensors, not requests."""

@@ -1,0 +1,1 @@
+"""The target side: requests in, rounds driven, committed token IDs out."""

@@ -1,0 +1,1 @@
+"""Pure decisions: no torch, no Ray, no clock, no environment."""

@@ -12,7 +12,7 @@ HeadFormat = Literal["deepspec", "speculators"]
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary embedding. `kind` other than "default" uses the fields of the scaling of that name (Hugging Face names)."""
+    """Rotary embedding. A `kind` other than "default" uses the fields of that scaling (Hugging Face names)."""
 
     theta: float = 10000.0
     kind: Literal["default", "linear", "llama3", "yarn"] = "default"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from twinspark.actors.checkpoint.configs import DecoderConfig, HeadConfig
@@ -35,6 +37,10 @@ class TensorSource(Protocol):
         """
         ...
 
+    def load_rows(self, name: str, rows: Sequence[int]) -> torch.Tensor:
+        """As `load`, but only these rows (first dimension), in the order asked for."""
+        ...
+
 
 @dataclass(frozen=True)
 class TargetCheckpoint:
@@ -47,7 +53,7 @@ class TargetCheckpoint:
 
 @dataclass(frozen=True)
 class HeadCheckpoint:
-    """A head that was opened (headers read, nothing loaded). `embed_tokens`/`lm_head` may be absent: the target's are used."""
+    """A head that was opened (headers only). `embed_tokens`/`lm_head` may be absent: the target's are used."""
 
     path: str
     config: HeadConfig

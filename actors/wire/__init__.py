@@ -1,0 +1,82 @@
+"""Every frame that crosses between target and draft, and the only code that turns one into bytes or back.
+
+Knows frames, their ranges and their bytes. Knows no transport, no session state, no clock.
+"""
+
+from twinspark.actors.wire.account import ByteRange, account, account_recording
+from twinspark.actors.wire.codec import decode, encode
+from twinspark.actors.wire.faults import FAULTS, SESSION_FAULTS, SessionFault, fault_index
+from twinspark.actors.wire.frames import (
+    FROM_DRAFT,
+    FROM_TARGET,
+    LAYOUTS,
+    MAX_BLOCK,
+    MAX_ENTRIES,
+    MAX_EPOCH,
+    MAX_IDS_PER_FRAME,
+    MAX_ROUND,
+    MAX_SESSION,
+    MAX_STEP_COSTS,
+    MAX_STEP_ROWS,
+    WIRE_VERSION,
+    Close,
+    Frame,
+    Hello,
+    Open,
+    Proposal,
+    ProposalEntry,
+    Refused,
+    Round,
+    RoundEntry,
+    StepCost,
+    Welcome,
+)
+from twinspark.actors.wire.framing import (
+    GREETING_BYTES,
+    MAX_FRAME_BYTES,
+    PREFIX_BYTES,
+    frame_length,
+    framed,
+    split_recording,
+)
+
+__all__ = [
+    "FAULTS",
+    "FROM_DRAFT",
+    "FROM_TARGET",
+    "GREETING_BYTES",
+    "LAYOUTS",
+    "MAX_BLOCK",
+    "MAX_ENTRIES",
+    "MAX_EPOCH",
+    "MAX_FRAME_BYTES",
+    "MAX_IDS_PER_FRAME",
+    "MAX_ROUND",
+    "MAX_SESSION",
+    "MAX_STEP_COSTS",
+    "MAX_STEP_ROWS",
+    "PREFIX_BYTES",
+    "SESSION_FAULTS",
+    "WIRE_VERSION",
+    "ByteRange",
+    "Close",
+    "Frame",
+    "Hello",
+    "Open",
+    "Proposal",
+    "ProposalEntry",
+    "Refused",
+    "Round",
+    "RoundEntry",
+    "SessionFault",
+    "StepCost",
+    "Welcome",
+    "account",
+    "account_recording",
+    "decode",
+    "encode",
+    "fault_index",
+    "frame_length",
+    "framed",
+    "split_recording",
+]

@@ -1,0 +1,223 @@
+"""The target's steps over a batch of requests that join and leave: which rows to run, what to commit.
+
+Knows the network, slots and drawing. Where proposals come from, and who is told of commits, is the host's business.
+A step never depends on a draft for anything but speed: with no proposals it is plain decoding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from twinspark.actors.errors import RequestError
+from twinspark.actors.nets.decoder import Decoder
+from twinspark.actors.nets.rows import Rows, Span
+from twinspark.actors.sampling.draw import draw, draw_one
+from twinspark.actors.sampling.noise import Noise
+from twinspark.actors.target.request import Active, Commit, Request, RoundRecord
+
+PREFILL_ROWS_ALONE = 256  # prompt rows a step takes when nobody is decoding
+PREFILL_ROWS_BESIDE = 32  # and when others are: their tokens come at most this much later
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """What a draft offers for one round: draft tokens by request number, and what that cost."""
+
+    tokens: Mapping[int, tuple[int, ...]]
+    draft_us: int = 0
+    link_us: int = 0
+    bytes_to_draft: Mapping[int, int] | None = None
+    bytes_to_target: Mapping[int, int] | None = None
+
+
+NOTHING = Proposed({})
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What a step did: `kept` are the spans whose positions are now final, with `taps` rows for each (if asked for)."""
+
+    commits: tuple[Commit, ...]
+    verify_us: int
+    kept: tuple[tuple[Span, int], ...]
+    taps: Tensor | None
+
+
+class Engine:
+    """Owns the target's slots. Not thread-safe: the compute thread runs `step`, everything else goes between steps."""
+
+    def __init__(self, target: Decoder, *, max_seqs: int, context: int, taps: tuple[int, ...] = ()) -> None:
+        self.target, self.context, self.taps = target, context, taps
+        self.noise = Noise(target.config.vocab_size, target.device)
+        self.active: dict[int, Active] = {}
+        self.waiting: deque[tuple[Request, float]] = deque()
+        self.num_rounds = 0
+        self._free = list(range(max_seqs - 1, -1, -1))
+
+    def check(self, request: Request) -> None:
+        """Raises RequestError unless the request can be served."""
+        vocab = self.target.config.vocab_size
+        if not request.prompt:
+            raise RequestError("a prompt must have at least one token, got none")
+        if len(request.prompt) >= self.context:
+            raise RequestError(f"a prompt must be shorter than the context of {self.context}, got {len(request.prompt)}")
+        if request.max_new_tokens < 1:
+            raise RequestError(f"max_new_tokens must be at least 1, got {request.max_new_tokens}")
+        if not all(0 <= token < vocab for token in request.prompt):
+            raise RequestError(f"token ids must be from 0 to {vocab - 1}, got others")
+        if request.number in self.active or any(request.number == waiting.number for waiting, _ in self.waiting):
+            raise RequestError(f"request numbers must be unique, got {request.number} twice")
+
+    def add(self, request: Request, now_s: float) -> None:
+        """Queue a checked request; it starts when a slot is free."""
+        self.waiting.append((request, now_s))
+
+    def remove(self, number: int) -> Active | None:
+        """Take a request out, wherever it is, and free its slot. None if it is unknown."""
+        active = self.active.pop(number, None)
+        if active is not None:
+            self._free.append(active.slot)
+            return active
+        for entry in self.waiting:
+            if entry[0].number == number:
+                self.waiting.remove(entry)
+                return Active(entry[0], -1, entry[1])
+        return None
+
+    def admit(self) -> None:
+        """Give waiting requests the free slots."""
+        while self.waiting and self._free:
+            request, submitted_s = self.waiting.popleft()
+            self.active[request.number] = Active(request, self._free.pop(), submitted_s)
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and all(a.finish_reason is not None for a in self.active.values())
+
+    def decoding(self) -> list[Active]:
+        """Requests whose next tokens may be drafted now."""
+        return [active for active in self.active.values() if active.decoding]
+
+    def step(self, proposed: Proposed) -> Stepped:
+        """Run anchors with their proposals, and a chunk of what is still to be prefilled; commit."""
+        began = time.perf_counter()
+        decoding = self.decoding()
+        spans, ids, wanted = self._assemble(decoding, proposed)
+        hidden, taps = self.target.forward(Rows(spans, ids, self.target.device), self.taps)
+        logits = self.target.logits(hidden[wanted])
+        prefilled = [a for a in self.active.values() if a.finish_reason is None and not a.decoding]
+        drawn = self._draw(decoding, prefilled, spans[len(decoding) :], proposed, logits)
+        now_s = time.monotonic()
+        verify_us = int((time.perf_counter() - began) * 1e6)
+        commits, kept = self._commit(decoding, spans, drawn, proposed, verify_us, now_s)
+        if decoding:
+            self.num_rounds += 1
+        return Stepped(tuple(commits), verify_us, tuple(kept), taps)
+
+    def _assemble(self, decoding: Sequence[Active], proposed: Proposed) -> tuple[list[Span], list[int], list[int]]:
+        """Spans and ids of the rows to run, and the indices of those whose logits are needed."""
+        spans: list[Span] = []
+        ids: list[int] = []
+        wanted: list[int] = []
+        for active in decoding:
+            draft = proposed.tokens.get(active.number, ())[: active.cap(self.context)]
+            spans.append(Span(active.slot, len(active.ids) - 1, 1 + len(draft)))
+            wanted += range(len(ids), len(ids) + 1 + len(draft))
+            ids += (active.ids[-1], *draft)
+        room = PREFILL_ROWS_BESIDE if decoding else PREFILL_ROWS_ALONE
+        for active in self.active.values():
+            if active.finish_reason is None and not active.decoding and room:
+                start = active.num_done
+                count = min(room, len(active.ids) - start)
+                spans.append(Span(active.slot, start, count))
+                ids += active.ids[start : start + count]
+                room -= count
+                if start + count == len(active.ids):
+                    wanted.append(len(ids) - 1)
+        return spans, ids, wanted
+
+    def _draw(
+        self,
+        decoding: Sequence[Active],
+        prefilled: Sequence[Active],
+        prefill_spans: Sequence[Span],
+        proposed: Proposed,
+        logits: Tensor,
+    ) -> dict[int, list[int]]:
+        """The target's own draws by request number: accepted drafts, then the first that differs or the bonus."""
+        asks: list[tuple[Active, int, tuple[int, ...]]] = [
+            (a, len(a.ids), proposed.tokens.get(a.number, ())[: a.cap(self.context)]) for a in decoding
+        ]
+        asks += [
+            (a, span.end, ())
+            for a, span in zip(prefilled, prefill_spans, strict=False)
+            if span.end == len(a.ids)
+        ]
+        drawn: dict[int, list[int]] = {}
+        on_host = logits.device.type == "cpu"
+        ahead: list[int] = []
+        if not on_host:
+            samplings = [a.request.sampling for a, _, draft in asks for _ in range(len(draft) + 1)]
+            positions = [first + i for _, first, draft in asks for i in range(len(draft) + 1)]
+            ahead = draw(logits, samplings, positions, self.noise)
+        row = 0
+        for active, first, draft in asks:
+            tokens: list[int] = []
+            for i in range(len(draft) + 1):
+                # On the host a row is drawn only when it is reached: a sampled draw costs, and most are not needed.
+                sampling = active.request.sampling
+                token = draw_one(logits[row + i], sampling, first + i, self.noise) if on_host else ahead[row + i]
+                tokens.append(token)
+                if i < len(draft) and token != draft[i]:
+                    break
+            drawn[active.number] = tokens
+            row += len(draft) + 1
+        return drawn
+
+    def _commit(
+        self,
+        decoding: Sequence[Active],
+        spans: Sequence[Span],
+        drawn: Mapping[int, list[int]],
+        proposed: Proposed,
+        verify_us: int,
+        now_s: float,
+    ) -> tuple[list[Commit], list[tuple[Span, int]]]:
+        commits: list[Commit] = []
+        kept: list[tuple[Span, int]] = []
+        by_slot = {active.slot: active for active in self.active.values()}
+        row = 0
+        for i, span in enumerate(spans):
+            active = by_slot[span.slot]
+            tokens = drawn.get(active.number)
+            final = span.count if i >= len(decoding) else len(tokens or ())
+            kept.append((Span(span.slot, span.start, final), row))
+            active.num_done = span.start + final
+            row += span.count
+            if tokens is None:
+                continue
+            anchor_position = len(active.ids) - 1
+            commit = active.commit(tokens, self.context, now_s)
+            commits.append(commit)
+            if i < len(decoding):
+                draft = proposed.tokens.get(active.number, ())[: span.count - 1]
+                active.records.append(
+                    RoundRecord(
+                        round=self.num_rounds,
+                        anchor_position=anchor_position,
+                        draft_tokens=draft,
+                        num_accepted=min(len(tokens) - 1, len(commit.ids)),
+                        num_committed=len(commit.ids),
+                        draft_us=proposed.draft_us,
+                        link_us=proposed.link_us,
+                        verify_us=verify_us,
+                        bytes_to_draft=(proposed.bytes_to_draft or {}).get(active.number, 0),
+                        bytes_to_target=(proposed.bytes_to_target or {}).get(active.number, 0),
+                    )
+                )
+        return commits, kept

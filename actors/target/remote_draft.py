@@ -1,0 +1,190 @@
+"""The target's end of a draft actor: opens sessions, sends what was committed, takes proposals, survives the draft's loss.
+
+Knows frames and deadlines. Who spawns a new draft is the supervisor's business: it is told by `lost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twinspark.actors.errors import LinkLost, WireError
+from twinspark.actors.link.base import Endpoint, Link, Recorder
+from twinspark.actors.link.dial import connect
+from twinspark.actors.target.deadline import RoundDeadline
+from twinspark.actors.target.engine import NOTHING, Proposed, Stepped
+from twinspark.actors.target.request import Active
+from twinspark.actors.wire import MAX_BLOCK, Close, Open, Proposal, Refused, Round, RoundEntry
+
+log = logging.getLogger(__name__)
+
+IDS_AT_ONCE = 16384  # ids of one session in one frame; keeps a frame small for either transport
+IDS_PER_ROUND = 65536  # ids of all sessions in one Round: a quarter of the frame budget
+CATCH_UP_IDS = 32  # a session that gets more than this in a round is being caught up
+
+
+@dataclass
+class Sent:
+    """What the draft has of a session: this many ids."""
+
+    num_ids: int
+    behind: bool = True
+
+
+class RemoteDraft:
+    """A DraftSource over a link. Without a link it offers nothing."""
+
+    def __init__(self, link: Link, *, epoch: int, vocab_size: int) -> None:
+        self.epoch, self.vocab_size = epoch, vocab_size
+        self.lost = asyncio.Event()
+        self.why_lost = ""
+        self.bytes_to_draft = 0
+        self.bytes_to_target = 0
+        self._link: Link | None = link
+        self._sent: dict[int, Sent] = {}
+        self._round = 0
+        self._deadline = RoundDeadline()
+
+    @classmethod
+    async def dial(
+        cls, endpoint: Endpoint, *, epoch: int, vocab_size: int, timeout_s: float, record: Recorder | None = None
+    ) -> RemoteDraft:
+        """Connect. Raises LinkLost or WireError as `connect` does."""
+        link = await connect(endpoint, epoch=epoch, vocab_size=vocab_size, timeout_s=timeout_s, record=record)
+        return cls(link, epoch=epoch, vocab_size=vocab_size)
+
+    async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
+        link = self._link
+        if link is None or not decoding:
+            return NOTHING
+        try:
+            return await self._round_trip(link, decoding, context)
+        except LinkLost as why:
+            await self._lose(str(why))
+        except WireError as fault:
+            await self._lose(f"a frame of ours was refused ({fault})")
+        return NOTHING
+
+    async def stepped(self, stepped: Stepped) -> None:
+        return None
+
+    async def gone(self, number: int) -> None:
+        if self._sent.pop(number, None) is not None and self._link is not None:
+            try:
+                await self._link.send(Close(self.epoch, number))
+            except LinkLost as why:
+                await self._lose(str(why))
+
+    async def close(self) -> None:
+        """End the link on purpose."""
+        if self._link is not None:
+            await self._link.close()
+        self._link = None
+
+    async def _lose(self, why: str) -> None:
+        log.warning("lost the draft: %s", why)
+        await self.close()
+        self._sent.clear()
+        self.why_lost = why
+        self.lost.set()
+
+    async def _round_trip(self, link: Link, decoding: Sequence[Active], context: int) -> Proposed:
+        began = time.monotonic()
+        out_before, in_before = link.bytes_out, link.bytes_in
+        await self._open_new(link, decoding, context)
+        entries = self._entries(decoding, context)
+        catching_up = any(self._sent[e.session].behind or len(e.ids) > CATCH_UP_IDS for e in entries)
+        self._round += 1
+        await link.send(Round(self.epoch, self._round, entries))
+        proposal = await self._answer(link, entries, self._deadline.wait_s(catching_up=catching_up))
+        elapsed_s = time.monotonic() - began
+        if proposal is None:
+            return NOTHING
+        tokens = self._checked(proposal, entries)
+        for entry in entries:
+            sent = self._sent[entry.session]
+            sent.num_ids = entry.start + len(entry.ids)
+            # A session that was given a proposal has caught up; one that wanted none tells nothing.
+            sent.behind = sent.behind and entry.cap > 0 and not tokens[entry.session] and proposal.catching_up > 0
+        self._deadline.observe(elapsed_s, catching_up=catching_up or proposal.catching_up > 0)
+        out, in_ = link.bytes_out - out_before, link.bytes_in - in_before
+        self.bytes_to_draft += out
+        self.bytes_to_target += in_
+        numbers = [entry.session for entry in entries]
+        return Proposed(
+            tokens,
+            draft_us=proposal.draft_us,
+            link_us=max(0, int(elapsed_s * 1e6) - proposal.draft_us),
+            bytes_to_draft=_shares(out, numbers),
+            bytes_to_target=_shares(in_, numbers),
+        )
+
+    async def _open_new(self, link: Link, decoding: Sequence[Active], context: int) -> None:
+        for active in decoding:
+            if active.number not in self._sent:
+                first = tuple(active.ids[:IDS_AT_ONCE])
+                await link.send(
+                    Open.of(
+                        epoch=self.epoch,
+                        session=active.number,
+                        sampling=active.request.sampling,
+                        context=context,
+                        ids=first,
+                    )
+                )
+                self._sent[active.number] = Sent(len(first))
+
+    def _entries(self, decoding: Sequence[Active], context: int) -> tuple[RoundEntry, ...]:
+        """Newly committed ids of each session, within the frame's budget; no drafts where more is to come."""
+        entries, room = [], IDS_PER_ROUND
+        for active in decoding:
+            start = self._sent[active.number].num_ids
+            ids = tuple(active.ids[start : start + min(IDS_AT_ONCE, room)])
+            room -= len(ids)
+            complete = start + len(ids) == len(active.ids)
+            cap = min(MAX_BLOCK, active.cap(context)) if complete else 0
+            entries.append(RoundEntry(active.number, start, cap, ids))
+        return tuple(entries)
+
+    async def _answer(self, link: Link, entries: Sequence[RoundEntry], wait_s: float) -> Proposal | None:
+        """The proposal of this round; None where the draft refused a session, which is then opened again.
+
+        Raises LinkLost where the draft is silent, or refuses what no session can be blamed for.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            frame = await link.receive(max(0.001, deadline - time.monotonic()))
+            match frame:
+                case Proposal() if (frame.epoch, frame.round) == (self.epoch, self._round):
+                    return frame
+                case Refused() if frame.concerns_session:
+                    log.warning("the draft refused session %d: %s", frame.session, frame.name)
+                    await self._reopen(link, frame)
+                    if frame.round == self._round:
+                        return None
+                case Refused():
+                    raise LinkLost(f"the draft refused a frame ({frame.name})")
+                case _:
+                    raise LinkLost(f"the draft answered round {self._round} with {type(frame).__name__}, out of turn")
+
+    async def _reopen(self, link: Link, refused: Refused) -> None:
+        if self._sent.pop(refused.session, None) is not None and refused.name != "unknown_session":
+            await link.send(Close(self.epoch, refused.session))
+
+    @staticmethod
+    def _checked(proposal: Proposal, entries: Sequence[RoundEntry]) -> dict[int, tuple[int, ...]]:
+        """Draft tokens by session. Raises LinkLost where the answer is not one to these entries."""
+        caps = {entry.session: entry.cap for entry in entries}
+        tokens = {entry.session: entry.ids for entry in proposal.entries}
+        if tokens.keys() != caps.keys() or any(len(ids) > caps[session] for session, ids in tokens.items()):
+            raise LinkLost("the draft's proposal must answer each session with at most its cap of tokens")
+        return tokens
+
+
+def _shares(total: int, numbers: Sequence[int]) -> dict[int, int]:
+    """`total` bytes of a shared frame, split evenly; the first takes what is left over."""
+    share, rest = divmod(total, len(numbers))
+    return {number: share + (rest if i == 0 else 0) for i, number in enumerate(numbers)}

@@ -1,4 +1,4 @@
-"""The one thread of an actor that computes. Torch used from two Python threads of a process is slower for good (FACTS)."""
+"""The one thread of an actor that computes: torch used from two Python threads of a process is slower for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named exceptions of the actors package. A caller's mistake is a ValueError; its text says what must hold, then what was got."""
+"""Named exceptions of the actors package. Each text says what must hold, then what was got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Building the networks of a spec: opens checkpoints, checks that they fit, reads only the tensors needed, tells progress."""
+"""Building the networks of a spec: checkpoints opened, checked against each other, read as far as needed, with progress."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def cache_dir() -> Path:
 
 def demo_head_path() -> Path:
     """The folder of the packaged draft head."""
-    path = Path(str(resources.files("twinspark.deploy").joinpath("embedded", DEMO_HEAD)))
+    path = Path(str(resources.files("twinspark.deploy").joinpath("heads", DEMO_HEAD)))
     if not (path / "config.json").is_file():
         raise DemoModelError(f"the packaged draft head must be in {path}, but it is not; install twinspark again")
     return path

@@ -194,7 +194,7 @@ def test_every_golden_head_opens_and_fits_every_golden_target(shared: Path) -> N
 
 
 def test_the_embedded_head_opens_without_embeddings_of_its_own() -> None:
-    head = open_head(Path(__file__).parent.parent / "deploy/embedded/smollm2-135m-dspark")
+    head = open_head(Path(__file__).parent.parent / "deploy/heads/smollm2-135m-dspark")
     assert {"embed_tokens.weight", "lm_head.weight"}.isdisjoint(head.tensors.infos())
     assert target_ids_of_draft(head) is None
 

@@ -35,9 +35,7 @@ def build(shared: Path, variant: str) -> tuple[Decoder, Head, dict[str, Tensor],
     def own_or_target(name: str, theirs: str) -> Tensor:
         return head.tensors.load(name) if name in names else target.tensors.load(theirs)
 
-    trunk = Decoder(
-        target.config, target.tensors.load, precision="float32", num_slots=2, context=CONTEXT, device=CPU
-    )
+    trunk = Decoder(target.config, target.tensors.load, precision="float32", num_slots=2, context=CONTEXT, device=CPU)
     net = Head(
         head.config,
         head.tensors.load,

@@ -9,7 +9,6 @@ from twinspark.actors.draft.drafter import Drafter, Wish
 from twinspark.actors.wire import Close, Open, Proposal, ProposalEntry, Round, SessionFault
 
 
-
 class DrafterApp:
     """The DraftApp over a Drafter; `compute` runs a function in the actor's compute thread."""
 

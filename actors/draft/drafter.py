@@ -43,9 +43,7 @@ class Wish:
 class Drafter:
     """One trunk, one head, a slot for each session. Not thread-safe: one compute thread owns it."""
 
-    def __init__(
-        self, trunk: Decoder, proposer: Proposer, *, num_slots: int, context: int, verify_length: int
-    ) -> None:
+    def __init__(self, trunk: Decoder, proposer: Proposer, *, num_slots: int, context: int, verify_length: int) -> None:
         self.trunk, self.proposer = trunk, proposer
         self.context = context
         self.verify_length = min(verify_length, proposer.max_length)
@@ -71,7 +69,7 @@ class Drafter:
         self._free.append(self.sessions.pop(number).slot)
 
     def step(self, wishes: Sequence[Wish]) -> tuple[dict[int, tuple[int, ...]], int]:
-        """Take in what was committed, catch up, draft. Returns draft tokens by session, and how many sessions are behind."""
+        """Take in what was committed, catch up, draft: draft tokens by session, and how many sessions are behind."""
         for wish in wishes:
             self.sessions[wish.session].ids.extend(wish.ids)
         with self.proposer.watch("trunk"):

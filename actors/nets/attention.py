@@ -1,4 +1,4 @@
-"""Attention of a pass's rows over their slots' caches, grouped-query heads folded into the query rows (nothing is copied).
+"""Attention of a pass's rows over their slots' caches; grouped-query heads are folded into the query rows, not copied.
 
 Two shapes of mask: `causal` (a row sees every position up to its own) and `block` (a head's block: every row sees all
 context before the block and the block itself; sliding layers see `window` context positions and, where causal, only the

@@ -1,4 +1,4 @@
-"""Key/value caches: one slot a request, lengths kept by whoever fills them. A rejected draft's rows are simply overwritten."""
+"""Key/value caches: a slot a request, lengths kept by whoever fills them. Rejected rows are simply overwritten."""
 
 from __future__ import annotations
 

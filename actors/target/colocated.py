@@ -35,6 +35,10 @@ class ColocatedDraft:
     async def gone(self, number: int) -> None:
         return None
 
+    def laps_ms(self) -> dict[str, float]:
+        """Milliseconds spent in each part so far."""
+        return {name: 1e3 * seconds for name, seconds in self._proposer.watch.total_s.items()}
+
     def _propose(self, decoding: Sequence[Active], context: int) -> Proposed:
         began = time.perf_counter()
         asks = [

@@ -16,8 +16,9 @@ from torch import Tensor
 from twinspark.actors.errors import RequestError
 from twinspark.actors.nets.decoder import Decoder
 from twinspark.actors.nets.rows import Rows, Span
-from twinspark.actors.sampling.draw import draw, draw_one
+from twinspark.actors.sampling.draw import Margin, draw, draw_one, margin
 from twinspark.actors.sampling.noise import Noise
+from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.target.request import Active, Commit, Request, RoundRecord
 
 PREFILL_ROWS_ALONE = 256  # prompt rows a step takes when nobody is decoding
@@ -65,7 +66,9 @@ class Engine:
         if not request.prompt:
             raise RequestError("a prompt must have at least one token, got none")
         if len(request.prompt) >= self.context:
-            raise RequestError(f"a prompt must be shorter than the context of {self.context}, got {len(request.prompt)}")
+            raise RequestError(
+                f"a prompt must be shorter than the context of {self.context}, got {len(request.prompt)}"
+            )
         if request.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens must be at least 1, got {request.max_new_tokens}")
         if not all(0 <= token < vocab for token in request.prompt):
@@ -119,6 +122,14 @@ class Engine:
             self.num_rounds += 1
         return Stepped(tuple(commits), verify_us, tuple(kept), taps)
 
+    def margin(self, ids: Sequence[int], sampling: Sampling) -> Margin:
+        """How firm the draw of the token after `ids` is; computed afresh in the scratch slot."""
+        for start in range(0, len(ids), PREFILL_ROWS_ALONE):
+            part = ids[start : start + PREFILL_ROWS_ALONE]
+            span = Span(self.target.scratch_slot, start, len(part))
+            hidden, _ = self.target.forward(Rows([span], part, self.target.device))
+        return margin(self.target.logits(hidden[-1:])[0], sampling, len(ids), self.noise)
+
     def _assemble(self, decoding: Sequence[Active], proposed: Proposed) -> tuple[list[Span], list[int], list[int]]:
         """Spans and ids of the rows to run, and the indices of those whose logits are needed."""
         spans: list[Span] = []
@@ -153,11 +164,7 @@ class Engine:
         asks: list[tuple[Active, int, tuple[int, ...]]] = [
             (a, len(a.ids), proposed.tokens.get(a.number, ())[: a.cap(self.context)]) for a in decoding
         ]
-        asks += [
-            (a, span.end, ())
-            for a, span in zip(prefilled, prefill_spans, strict=False)
-            if span.end == len(a.ids)
-        ]
+        asks += [(a, span.end, ()) for a, span in zip(prefilled, prefill_spans, strict=False) if span.end == len(a.ids)]
         drawn: dict[int, list[int]] = {}
         on_host = logits.device.type == "cpu"
         ahead: list[int] = []

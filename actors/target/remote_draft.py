@@ -1,4 +1,4 @@
-"""The target's end of a draft actor: opens sessions, sends what was committed, takes proposals, survives the draft's loss.
+"""The target's end of a draft actor: opens sessions, sends what was committed, takes proposals, survives its loss.
 
 Knows frames and deadlines. Who spawns a new draft is the supervisor's business: it is told by `lost`.
 """

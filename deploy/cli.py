@@ -1,0 +1,125 @@
+"""The command line. Errors are one line and exit code 2; a clean end is 0; Ctrl-C ends everything and gives 130."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from twinspark.actors.errors import LinkLost
+from twinspark.cluster.errors import SpawnError
+from twinspark.deploy.errors import DemoModelError
+from twinspark.deploy.options import common_options, options_from
+
+EXIT_USAGE = 2
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="twinspark")
+def cli() -> None:
+    """DSpark speculative decoding with the draft and the target in separate Ray actors."""
+
+
+@cli.command()
+@click.argument("prompt", required=False)
+@click.option("--file", "file", type=click.Path(path_type=Path), help="jsonl of prompts (messages, prompt, or turns)")
+@click.option("--raw", is_flag=True, help="plain completion: no chat template")
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
+@click.option("--trace", type=click.Path(path_type=Path), help="write one JSON line a round to this file")
+@click.option(
+    "--record", type=click.Path(path_type=Path), help="write every byte between the actors to FILE.out, FILE.in"
+)
+@common_options
+def generate(
+    prompt: str | None,
+    file: Path | None,
+    raw: bool,
+    as_json: bool,
+    trace: Path | None,
+    record: Path | None,
+    **values: Any,
+) -> None:
+    """Answer PROMPT (or stdin, or each line of --file)."""
+    from twinspark.deploy.generate import generate as run
+    from twinspark.deploy.prompts import Prompt, prompt_from_stdin, prompts_from_file
+
+    options = options_from(values)
+    if prompt is not None and file is not None:
+        raise click.UsageError("give a prompt or --file, not both")
+    if file is not None:
+        prompts = prompts_from_file(file)
+    elif prompt is not None:
+        prompts = [Prompt(text=prompt)]
+    else:
+        prompts = [prompt_from_stdin(sys.stdin)]
+    asyncio.run(run(options, prompts, raw=raw, as_json=as_json, trace=trace, record=record))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
+def probe(as_json: bool) -> None:
+    """Show what this machine has: CPUs, RAM that is available now, GPUs."""
+    from twinspark.cluster.probe import probe_node
+
+    snapshot = probe_node()
+    if as_json:
+        print(json.dumps(asdict(snapshot)))
+        return
+    print(f"host  {snapshot.host}")
+    print(f"CPUs  {snapshot.num_cpus} ({snapshot.cpu_source})")
+    ram = f"{snapshot.available_ram_bytes / 2**30:.1f} GiB available of {snapshot.total_ram_bytes / 2**30:.1f}"
+    print(f"RAM   {ram} ({snapshot.ram_source})")
+    for gpu in snapshot.gpus:
+        print(f"GPU {gpu.index} {gpu.name}: {gpu.free_bytes / 2**30:.1f} GiB free of {gpu.total_bytes / 2**30:.1f}")
+    if not snapshot.gpus:
+        print(f"GPU   none ({snapshot.gpu_search})")
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
+@common_options
+def demo(as_json: bool, **values: Any) -> None:
+    """Stream one real answer, then compare the placements on the same prompts."""
+    from twinspark.deploy.demo import demo as run
+
+    asyncio.run(run(options_from(values), as_json=as_json))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the `twinspark` command."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        cli.main(args=arguments, prog_name="twinspark", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        sys.exit(leave.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), EXIT_USAGE)
+    except (ValueError, OSError) as error:
+        if isinstance(error, LinkLost):
+            _fail(str(error), EXIT_FAILED)
+        _fail(str(error), EXIT_USAGE)
+    except (DemoModelError, SpawnError) as error:
+        _fail(str(error), EXIT_FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except Exception as error:
+        logging.getLogger(__name__).debug("failed", exc_info=error)
+        _fail(f"{type(error).__name__}: {error}", EXIT_FAILED)
+
+
+def _fail(message: str, code: int) -> None:
+    print("twinspark: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

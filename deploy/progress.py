@@ -1,0 +1,45 @@
+"""What a person sees while waiting: notes and loading bars, on stderr only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from twinspark.cluster.spawn import OnProgress
+
+console = Console(stderr=True, highlight=False)
+
+
+def note(text: str) -> None:
+    """One line."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def loading_bars() -> Iterator[OnProgress]:
+    """A bar an actor while it loads; one plain line each where stderr is no terminal."""
+    bars = Progress(
+        TextColumn("loading {task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks = {}
+    finished: set[str] = set()
+
+    def show(name: str, done: int, total: int) -> None:
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, total=total or None)
+        bars.update(tasks[name], completed=done, total=total or None)
+        if total and done >= total and name not in finished:
+            finished.add(name)
+            note(f"loaded {name}: {done / 1e6:.0f} MB read")
+
+    with bars:
+        yield show

@@ -1,4 +1,4 @@
-"""Building the networks of a spec: checkpoints opened, checked against each other, read as far as needed, with progress."""
+"""Building the networks of a spec: checkpoints opened, checked against each other, read as far as needed."""
 
 from __future__ import annotations
 

@@ -10,10 +10,11 @@ from typing import Any
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorReport
 from twinspark.actors.target.request import Commit, Report, Request
-from twinspark.cluster.pair import Pair
+from twinspark.cluster.pair import GATHER_S, Pair
 from twinspark.deploy.text_stream import TextStream
 from twinspark.deploy.tokenizer import Tokenizer
 
+UNWATCHED_GATHER_S = 2.0  # nobody reads along: the end of each request is still told at once
 OnText = Callable[[int, str], None]
 
 
@@ -43,7 +44,11 @@ def requests_for(
 
 
 async def complete(
-    pair: Pair, requests: Sequence[Request], tokenizer: Tokenizer, stops: Sequence[str], on_text: OnText
+    pair: Pair,
+    requests: Sequence[Request],
+    tokenizer: Tokenizer,
+    stops: Sequence[str],
+    on_text: OnText | None = None,
 ) -> list[Completion]:
     """Run `requests` to their ends, in one batch; `on_text(index, text)` as text becomes final. In the order given.
 
@@ -58,9 +63,11 @@ async def complete(
     def emit(number: int, text: str) -> None:
         if text:
             texts[number] += text
-            on_text(index[number], text)
+            if on_text is not None:
+                on_text(index[number], text)
 
-    async with aclosing(pair.commits()) as commits:
+    watched = on_text is not None or bool(stops)
+    async with aclosing(pair.commits(GATHER_S if watched else UNWATCHED_GATHER_S)) as commits:
         async for commit in _only(commits, streams):
             stream = streams[commit.number]
             piece = stream.push(commit.ids)

@@ -50,16 +50,15 @@ async def generate(
     alone = len(requests) == 1 and not as_json
 
     def show(index: int, text: str) -> None:
-        if alone:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
     with ray_session(options.address, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
         with loading_bars() as bars:
             started = Pair.start(spec, bars)
             pair = await started.__aenter__()
         try:
-            completions = await complete(pair, requests, tokenizer, options.stop, show)
+            completions = await complete(pair, requests, tokenizer, options.stop, show if alone else None)
             reports = await pair.reports()
             documents = [document(completion, pair, reports) for completion in completions]
         finally:

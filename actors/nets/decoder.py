@@ -1,4 +1,4 @@
-"""The target network, whole (logits) or only its first layers (the trunk that recomputes taps), over many slots at once.
+"""The target network, whole (logits) or only its first layers (the trunk that recomputes taps), over many slots.
 
 Knows rows and slots; what a request is, and which of its tokens count, is the engine's business.
 """
@@ -29,7 +29,7 @@ class Decoder:
     """Embedding and layers `0 .. num_layers - 1`; with `head=True` also the final norm and lm_head.
 
     `load` reads one tensor by its Hugging Face name; only the names needed are asked for. Under `exact` numerics every
-    product has TILE_ROWS rows and attention goes row by row, so a row's result does not depend on what else is in the pass.
+    product has TILE_ROWS rows and attention goes row by row, so a row's result does not depend on the rest of the pass.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Decoder:
         )
 
     def forward(self, rows: Rows, taps: tuple[int, ...] = ()) -> tuple[Tensor, Tensor | None]:
-        """Hidden states after the last layer `[num_rows, hidden]`, and the taps asked for `[num_rows, num_taps * hidden]`."""
+        """Hidden states after the last layer `[num_rows, hidden]`, and the taps `[num_rows, num_taps * hidden]`."""
         if self.numerics == "fast":
             return self._pass(rows, taps)
         passes = [self._pass(tile, taps) for tile in rows.tiles(TILE_ROWS, self.scratch_slot)]

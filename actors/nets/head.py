@@ -38,7 +38,7 @@ class HeadPrecision:
 
 
 class Head:
-    """`embedding` `[vocab, hidden]` and `lm_head` weight are the head's own where its file holds them, else the target's."""
+    """`embedding` `[vocab, hidden]` and `lm_head` are the head's own where its file holds them, else the target's."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Head:
             self.cache.write(i, rows.spans, rotate(keys, cos, sin), values)
 
     def block(self, anchors: Sequence[tuple[int, int, int]]) -> Tensor:
-        """Hidden states after the final norm, `[num_requests, block_size, hidden]`, for (slot, position, token id) anchors.
+        """Hidden states after the final norm `[num_requests, block_size, hidden]`, for (slot, position, id) anchors.
 
         The context of a slot must hold every position before its anchor. The block's own keys lie in the cache after it
         until the context grows over them.
@@ -120,7 +120,7 @@ class Head:
         return self.norm(x).view(len(anchors), size, -1)
 
     def confidence(self, hidden: Tensor, prev: Tensor) -> Tensor:
-        """Confidence logits (before the sigmoid) `[n]` of slots with `hidden` [n, hidden] and previous tokens `prev` [n]."""
+        """Confidence logits (before the sigmoid) `[n]`, of slots with `hidden` [n, hidden] and previous ids `prev` [n]."""
         features = hidden.float()
         if self.config.confidence_uses_markov and self.markov is not None:
             features = torch.cat((features, self.markov.rows(prev).float()), dim=-1)

@@ -19,10 +19,6 @@ class ColocatedDraft:
         self._verify_length = min(verify_length, proposer.max_length)
         self._extend_us = 0
 
-    @property
-    def taps(self) -> tuple[int, ...]:
-        return self._proposer.head.config.tap_ids
-
     async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
         if not decoding:
             return NOTHING

@@ -6,6 +6,7 @@ Everything that touches the engine happens between steps, in the loop below; the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twinspark.actors.compute import ComputeThread
+from twinspark.actors.draft.proposer import Proposer
 from twinspark.actors.link.base import Endpoint, Recorder
 from twinspark.actors.loading import Progress, load_target
 from twinspark.actors.report import report_of
@@ -43,20 +45,24 @@ class TargetHost:
         self._wake = asyncio.Event()
         self._commits: list[Commit] = []
         self._news = asyncio.Event()
+        self._ended = asyncio.Event()
         self._failed: str | None = None
         self._loop: asyncio.Task[None] | None = None
 
     async def load(self) -> ActorReport:
         """Read the checkpoints. Raises CheckpointError or ValueError for what cannot be loaded."""
-        network, proposer = await self.compute(lambda: load_target(self.spec, self._progress))
-        actor = self.spec.actor
-        taps: tuple[int, ...] = ()
+        self._engine, proposer = await self.compute(self._build)
         if proposer is not None and self.spec.colocated is not None:
-            source = ColocatedDraft(proposer, self.compute, verify_length=self.spec.colocated.verify_length)
-            self._source, taps = source, source.taps
-        self._engine = Engine(network, max_seqs=actor.max_seqs, context=actor.context, taps=taps)
+            self._source = ColocatedDraft(proposer, self.compute, verify_length=self.spec.colocated.verify_length)
         self._loop = asyncio.create_task(self._run())
         return await self.report()
+
+    def _build(self) -> tuple[Engine, Proposer | None]:
+        """In the compute thread: one tensor made in another would give OpenMP a second team, and cost a third."""
+        network, proposer = load_target(self.spec, self._progress)
+        actor = self.spec.actor
+        taps = () if proposer is None else proposer.head.config.tap_ids
+        return Engine(network, max_seqs=actor.max_seqs, context=actor.context, taps=taps), proposer
 
     async def progress(self) -> tuple[int, int]:
         """Bytes loaded, and of how many."""
@@ -123,14 +129,16 @@ class TargetHost:
     async def commits(self, least_s: float = 0.0) -> list[Commit]:
         """What was committed since the last call, all requests together; waits until there is something.
 
-        `least_s` gathers for that long first: each call costs the machine a millisecond that a CPU target would use.
+        Gathers for `least_s` first, unless a request ends: each call costs the machine time that a CPU target would use.
         """
         if least_s:
-            await asyncio.sleep(least_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), least_s)
         await self._news.wait()
         self._check_running()
         commits, self._commits = self._commits, []
         self._news.clear()
+        self._ended.clear()
         return commits
 
     async def collect(self, number: int, num_tokens: int | None = None) -> Report:
@@ -183,6 +191,7 @@ class TargetHost:
             log.exception("the target's loop ended")
             self._failed = f"{type(error).__name__}: {error}"
             self._news.set()
+            self._ended.set()
             while self._between:
                 self._between.popleft().set_result(None)
 
@@ -195,6 +204,8 @@ class TargetHost:
         if stepped.commits:
             self._commits += stepped.commits
             self._news.set()
+            if any(commit.finish_reason is not None for commit in stepped.commits):
+                self._ended.set()
 
 
 def _recorder(path: str | None) -> Recorder | None:

@@ -1,4 +1,4 @@
-"""The same prompts under several placements, interleaved and repeated: what `demo` prints, and what a benchmark builds on.
+"""The same prompts under several placements, interleaved and repeated: `demo` prints it, benchmarks build on it.
 
 A lane is a placement with its own pair, brought up for its turn and gone before the next: `off` runs with no draft
 process on the machine. Prompts go one at a time.
@@ -6,7 +6,7 @@ process on the machine. Prompts go one at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -112,8 +112,8 @@ async def compare(
 def row_of(lane: Lane) -> dict[str, Any]:
     """One lane's figures: medians over its turns; times are means over the rounds of a turn."""
 
-    def over_turns(figure: Any) -> float:
-        return round(median(figure(turn) for turn in lane.turns), 3)
+    def over_turns(figure: Callable[[Turn], float]) -> float:
+        return round(float(median(figure(turn) for turn in lane.turns)), 3)
 
     def per_round(name: str) -> float:
         return over_turns(

@@ -1,4 +1,4 @@
-"""One decoder layer (Llama, Qwen2, Qwen3, and the DSpark head's own layers): weights and the pass of some rows through it."""
+"""One decoder layer (Llama, Qwen2, Qwen3, and the DSpark head's own): weights, and the pass of some rows through it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Linear layers as callables: plain, prepacked for the CPU, int8 for the CPU. Knows weights, nothing of what they belong to.
+"""Linear layers as callables: plain, prepacked for the CPU, int8 for the CPU. Knows weights, not whose they are.
 
-On a CPU a weight in oneDNN's blocked layout makes 8 rows cost nearly what 1 does (FACTS: 42 ms against 86 ms for a verify
-pass of SmolLM2). torch has no public way to reach it without converting every activation too, so the private operators are
-used behind a probe, and a build without them falls back to `torch.nn.functional.linear`.
+On a CPU a weight in oneDNN's blocked layout makes 8 rows cost nearly what 1 does, where a plain one makes 2 rows cost
+twice as much (docs/performance.md). torch has no public way to reach it without converting every activation too, so the
+private operators are used behind a probe, and a build without them falls back to `torch.nn.functional.linear`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PackedLinear:
 class Int8Linear:
     """int8 weights (one scale an output row), activations quantised per call (one scale a tensor). For drafts only.
 
-    It changes the argmax in 12-19% of a target's positions (FACTS), which a draft may and a target may not.
+    It changes the argmax in 12-19% of a target's positions (measured on SmolLM2): a draft may do that, a target may not.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -94,7 +94,7 @@ def can_int8() -> bool:
 def make_linear(
     weight: Tensor, bias: Tensor | None, *, precision: Precision, device: torch.device, pack: bool = True
 ) -> Linear:
-    """The fastest layer of `precision` for `weight` [out, in] on `device`; int8 becomes bfloat16 where it is not to be had."""
+    """The fastest layer of `precision` for `weight` [out, in] on `device`; int8 becomes bfloat16 where it is missing."""
     if precision == "int8" and device.type == "cpu" and can_int8():
         return Int8Linear(weight, bias)
     dtype = DTYPES["bfloat16" if precision == "int8" else precision]

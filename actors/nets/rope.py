@@ -1,7 +1,7 @@
 """Rotary position embedding: tables of cosines and sines for default, linear, llama3 and yarn scaling.
 
-Formulas: RoPE (arXiv 2104.09864), YaRN (arXiv 2309.00071), the llama3 rule of the Llama 3.1 model card as Hugging Face's
-configuration names its fields. Checked against transformers in tests/test_nets_target.py.
+Formulas: RoPE (arXiv 2104.09864), YaRN (arXiv 2309.00071), the rule of Llama 3.1 under the names of Hugging Face's
+configuration. Checked against transformers in tests/test_nets_target.py.
 """
 
 from __future__ import annotations
@@ -69,6 +69,6 @@ def rope_tables(rope: RopeConfig, head_dim: int, num_positions: int, device: tor
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` [rows, heads, head_dim] turned by `cos`, `sin` [rows, 1, head_dim] (the sines of the first half carry their sign)."""
+    """`x` [rows, heads, head_dim] turned by `cos`, `sin` [rows, 1, head_dim]; the first half of the sines is negated."""
     half = x.shape[-1] // 2
     return x * cos + torch.roll(x, half, dims=-1) * sin

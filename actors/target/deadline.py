@@ -1,4 +1,4 @@
-"""How long the target waits for a proposal: a multiple of what rounds have taken, catching-up rounds apart. No clock here."""
+"""How long the target waits for a proposal: a multiple of what rounds have taken, catching up apart. No clock here."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class TargetHost:
     async def commits(self, least_s: float = 0.0) -> list[Commit]:
         """What was committed since the last call, all requests together; waits until there is something.
 
-        Gathers for `least_s` first, unless a request ends: each call costs the machine time that a CPU target would use.
+        Gathers for `least_s` first, unless a request ends: each call costs time that a CPU target would use.
         """
         if least_s:
             with contextlib.suppress(TimeoutError):

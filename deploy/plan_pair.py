@@ -17,7 +17,7 @@ from twinspark.deploy.options import Options
 from twinspark.planner.placement import Decision, Device, Resources, decide
 
 DEFAULT_CONTEXT = 2048
-CPU_VERIFY_LENGTH = 5  # up to 6 rows cost a CPU target what 1 does; the 7th and 8th do not (FACTS; docs/performance.md)
+CPU_VERIFY_LENGTH = 5  # up to 6 rows cost a CPU target what 1 does; the 7th and 8th do not (docs/performance.md)
 
 
 @dataclass(frozen=True)

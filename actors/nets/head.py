@@ -26,7 +26,7 @@ Load = Callable[[str], Tensor]
 
 @dataclass(frozen=True)
 class HeadPrecision:
-    """Precision part by part (FACTS: int8 costs acceptance in the trunk, none elsewhere)."""
+    """Precision part by part (int8 costs acceptance in the trunk, none elsewhere: docs/performance.md)."""
 
     backbone: Precision
     lm_head: Precision
@@ -120,7 +120,7 @@ class Head:
         return self.norm(x).view(len(anchors), size, -1)
 
     def confidence(self, hidden: Tensor, prev: Tensor) -> Tensor:
-        """Confidence logits (before the sigmoid) `[n]` from a slot's `hidden` [n, hidden] and previous ids `prev` [n]."""
+        """Confidence logits (before the sigmoid) `[n]`, from `hidden` [n, hidden] and previous ids `prev` [n]."""
         features = hidden.float()
         if self.config.confidence_uses_markov and self.markov is not None:
             features = torch.cat((features, self.markov.rows(prev).float()), dim=-1)

@@ -50,7 +50,7 @@ class PackedLinear:
 class Int8Linear:
     """int8 weights (one scale an output row), activations quantised per call (one scale a tensor). For drafts only.
 
-    It changes the argmax in 12-19% of a target's positions (measured on SmolLM2): a draft may do that, a target may not.
+    It changes the argmax in 12-19% of a target's positions (measured on SmolLM2): a draft may, a target may not.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -94,7 +94,7 @@ def can_int8() -> bool:
 def make_linear(
     weight: Tensor, bias: Tensor | None, *, precision: Precision, device: torch.device, pack: bool = True
 ) -> Linear:
-    """The fastest layer of `precision` for `weight` [out, in] on `device`; int8 becomes bfloat16 where it is missing."""
+    """The fastest layer of `precision` for `weight` [out, in] on `device`; int8 becomes bfloat16 where missing."""
     if precision == "int8" and device.type == "cpu" and can_int8():
         return Int8Linear(weight, bias)
     dtype = DTYPES["bfloat16" if precision == "int8" else precision]

@@ -69,6 +69,6 @@ def rope_tables(rope: RopeConfig, head_dim: int, num_positions: int, device: tor
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`x` [rows, heads, head_dim] turned by `cos`, `sin` [rows, 1, head_dim]; the first half of the sines is negated."""
+    """`x` [rows, heads, head_dim] turned by `cos`, `sin` [rows, 1, head_dim], first half of the sines negated."""
     half = x.shape[-1] // 2
     return x * cos + torch.roll(x, half, dims=-1) * sin

@@ -54,16 +54,23 @@ class BlockMask:
 Mask = CausalMask | BlockMask
 
 
+def _products(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Unmasked attention as two batched products, `[kv_heads, rows, head_dim]` each."""
+    scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(queries.shape[-1] ** -0.5)
+    return torch.bmm(torch.softmax(scores, dim=-1), values)
+
+
 class Attention:
     """Attends for one pass: masks are made once a pass, used by every layer."""
 
     def __init__(self, rows: Rows, mask: Mask, *, group: int, dtype: torch.dtype, row_by_row: bool) -> None:
         self.mask = mask
+        row_by_row = row_by_row and isinstance(mask, CausalMask)
         self.pieces = (
-            [Span(s.slot, p, 1) for s in rows.spans for p in range(s.start, s.end)]
-            if row_by_row and isinstance(mask, CausalMask)
-            else list(rows.spans)
+            [Span(s.slot, p, 1) for s in rows.spans for p in range(s.start, s.end)] if row_by_row else list(rows.spans)
         )
+        # torch's fused kernel for the CPU rounds otherwise with another thread count, in float32 only; bmm does not.
+        self.use_products = row_by_row and dtype == torch.float32 and rows.device.type == "cpu"
         self.bias: list[Tensor | None] = []
         for span in self.pieces:
             visible = mask.visible(span, rows.device)
@@ -84,8 +91,11 @@ class Attention:
             keys = cache.keys[layer][span.slot, :, first : span.end]
             values = cache.values[layer][span.slot, :, first : span.end]
             kv_heads = keys.shape[0]
-            piece = queries[at : at + span.count].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
-            seen = functional.scaled_dot_product_attention(piece, keys[None], values[None], attn_mask=bias)
+            piece = queries[at : at + span.count].transpose(0, 1).reshape(kv_heads, -1, head_dim)
+            if self.use_products:
+                seen = _products(piece, keys, values)
+            else:
+                seen = functional.scaled_dot_product_attention(piece[None], keys[None], values[None], attn_mask=bias)
             out[at : at + span.count] = seen.view(num_heads, span.count, head_dim).transpose(0, 1)
             at += span.count
         return out.view(num_rows, num_heads * head_dim)

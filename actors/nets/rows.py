@@ -44,14 +44,14 @@ class Rows:
         return torch.tensor(positions, dtype=torch.int64, device=self.device)
 
     def tiles(self, size: int, scratch_slot: int) -> list[Rows]:
-        """The same rows in tiles of exactly `size`, the last one padded with token 0 in the scratch slot."""
+        """The same rows in tiles of exactly `size`; what is missing is token 0 at position 0 of the scratch slot."""
         flat = [
             (Span(span.slot, position, 1), token)
             for span, tokens in zip(self.spans, self._per_span(), strict=True)
             for position, token in zip(range(span.start, span.end), tokens, strict=True)
         ]
         padding = -len(flat) % size
-        flat += [(Span(scratch_slot, i, 1), 0) for i in range(padding)]
+        flat += [(Span(scratch_slot, 0, 1), 0)] * padding
         return [
             Rows([span for span, _ in flat[i : i + size]], [token for _, token in flat[i : i + size]], self.device)
             for i in range(0, len(flat), size)

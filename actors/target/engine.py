@@ -123,10 +123,10 @@ class Engine:
         return Stepped(tuple(commits), verify_us, tuple(kept), taps)
 
     def margin(self, ids: Sequence[int], sampling: Sampling) -> Margin:
-        """How firm the draw of the token after `ids` is; computed afresh in the scratch slot."""
+        """How firm the draw of the token after `ids` is; computed afresh, in slot 0: nobody may be decoding."""
         for start in range(0, len(ids), PREFILL_ROWS_ALONE):
             part = ids[start : start + PREFILL_ROWS_ALONE]
-            span = Span(self.target.scratch_slot, start, len(part))
+            span = Span(0, start, len(part))
             hidden, _ = self.target.forward(Rows([span], part, self.target.device))
         return margin(self.target.logits(hidden[-1:])[0], sampling, len(ids), self.noise)
 

@@ -19,7 +19,7 @@ from twinspark.actors.nets.rows import Rows, Span
 from twinspark.actors.sampling.draw import Margin, draw, draw_one, margin
 from twinspark.actors.sampling.noise import Noise
 from twinspark.actors.sampling.settings import Sampling
-from twinspark.actors.target.request import Active, Commit, Request, RoundRecord
+from twinspark.actors.target.request import MAX_NUMBER, Active, Commit, Request, RoundRecord
 
 PREFILL_ROWS_ALONE = 256  # prompt rows a step takes when nobody is decoding
 PREFILL_ROWS_BESIDE = 32  # and when others are: their tokens come at most this much later
@@ -69,6 +69,8 @@ class Engine:
             raise RequestError(
                 f"a prompt must be shorter than the context of {self.context}, got {len(request.prompt)}"
             )
+        if not 0 <= request.number <= MAX_NUMBER:
+            raise RequestError(f"a request number must be from 0 to {MAX_NUMBER}, got {request.number}")
         if request.max_new_tokens < 1:
             raise RequestError(f"max_new_tokens must be at least 1, got {request.max_new_tokens}")
         if not all(0 <= token < vocab for token in request.prompt):
@@ -100,7 +102,9 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        return not self.waiting and all(a.finish_reason is not None for a in self.active.values())
+        """Whether there is nothing to run: what waits for a slot waits until a finished request is removed."""
+        starting = self.waiting and self._free
+        return not starting and all(a.finish_reason is not None for a in self.active.values())
 
     def decoding(self) -> list[Active]:
         """Requests whose next tokens may be drafted now."""
@@ -202,14 +206,15 @@ class Engine:
         for i, span in enumerate(spans):
             active = by_slot[span.slot]
             tokens = drawn.get(active.number)
-            final = span.count if i >= len(decoding) else len(tokens or ())
+            anchor_position = len(active.ids) - 1
+            commit = active.commit(tokens, self.context, now_s) if tokens is not None else None
+            # Nothing after a stop token is final: of the rows behind an anchor, as many as were committed.
+            final = len(commit.ids) if commit is not None and i < len(decoding) else span.count
             kept.append((Span(span.slot, span.start, final), row))
             active.num_done = span.start + final
             row += span.count
-            if tokens is None:
+            if commit is None or tokens is None:
                 continue
-            anchor_position = len(active.ids) - 1
-            commit = active.commit(tokens, self.context, now_s)
             commits.append(commit)
             if i < len(decoding):
                 draft = proposed.tokens.get(active.number, ())[: span.count - 1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from twinspark.actors.sampling.settings import Sampling
 
 FinishReason = Literal["stop", "length"]
+MAX_NUMBER = 2**31 - 1  # what a session number may be on the wire
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,11 @@ class Active:
             tokens, reason = tokens[:num_tokens], "stop"
         records, counted = [], 1  # token 1 comes from the prefill
         for record in self.records:
-            if counted >= len(tokens):
+            left = len(tokens) - counted
+            if left <= 0:
                 break
+            if record.num_committed > left:
+                record = replace(record, num_committed=left, num_accepted=min(left, record.num_accepted))
             records.append(record)
             counted += record.num_committed
         times = self.commit_times_s[: len(tokens)]

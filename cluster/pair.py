@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import ray
 
 from twinspark.actors.link.base import Transport
@@ -19,7 +21,7 @@ from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorReport, DraftSpec, TargetSpec
 from twinspark.actors.target.request import Commit, Report, Request
 from twinspark.cluster.errors import SpawnError
-from twinspark.cluster.spawn import OnProgress, spawn_draft, spawn_target
+from twinspark.cluster.spawn import ANSWER_TIMEOUT_S, DraftActor, OnProgress, spawn_draft, spawn_target, within
 from twinspark.planner.placement import Decision
 
 log = logging.getLogger(__name__)
@@ -74,15 +76,16 @@ class Pair:
 
     async def close(self) -> None:
         """End both actors. Safe to call twice."""
-        if self._supervisor is not None:
-            self._supervisor.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._supervisor
-            self._supervisor = None
-        for actor in (self.draft, self.target):
-            if actor is not None:
-                ray.kill(actor)
-        self.draft = self.target = None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            supervisor.cancel()
+            await asyncio.wait({supervisor})
+            if not supervisor.cancelled() and supervisor.exception() is not None:
+                log.warning("the draft was no longer supervised: %s", supervisor.exception())
+        self._bury_draft()
+        if self.target is not None:
+            ray.kill(self.target)
+        self.target = None
 
     async def submit(self, requests: Sequence[Request]) -> None:
         """Raises RequestError, with none queued, where one cannot be served."""
@@ -130,8 +133,23 @@ class Pair:
             raise ValueError("a draft actor needs a spec, got none")
         share = self.spec.gpu_share if spec.actor.device == "cuda" else 0.0
         self.draft, self.draft_report = await spawn_draft(spec, gpu_share=share, on_progress=on_progress)
-        endpoint = await self.draft.listen_here.remote(self.spec.transport, self.draft)
+        listening = self.draft.listen_here.remote(self.spec.transport, self.draft)
+        endpoint = await within(listening, ANSWER_TIMEOUT_S, "a link to the draft actor")
         await self.target.attach_draft.remote(endpoint, ATTACH_TIMEOUT_S, self.spec.record_path)
+
+    def _bury_draft(self) -> None:
+        """End the draft's process. Ray asks a process before it kills it, and waits 5 s for one that is stopped: one of
+        this node is killed at once, so that its memory is free before the next one loads.
+        """
+        report, self.draft_report = self.draft_report, None
+        if report is not None and report.node == socket.gethostname():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(report.pid)
+                if process.name().startswith(f"ray::{DraftActor.__name__}"):
+                    process.kill()
+        if self.draft is not None:
+            ray.kill(self.draft)
+        self.draft = None
 
     async def _supervise(self) -> None:
         """Wait for the draft's loss, bury it, spawn another; pauses grow while that fails."""
@@ -139,9 +157,7 @@ class Pair:
         while True:
             why = await self.target.draft_lost.remote()
             log.warning("the draft was lost (%s); a new one is being spawned", why)
-            if self.draft is not None:
-                ray.kill(self.draft)
-                self.draft = None
+            self._bury_draft()
             try:
                 await self._spawn_draft()
                 self.num_draft_restarts += 1

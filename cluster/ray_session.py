@@ -4,52 +4,81 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
+import signal
+import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from twinspark.cluster.errors import SpawnError
+from twinspark.cluster.errors import Interrupted, SpawnError
+from twinspark.cluster.signals import cancelling_signals
 
-SPARE_CPUS = (
-    2  # logical CPUs beyond the real ones, so that a new draft can come up while a lost one still holds its own
-)
+# Logical CPUs beyond the real ones, so that a new draft can come up while a lost one still holds its own.
+SPARE_CPUS = 2
+PRIVATE = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
+REACH_TIMEOUT_S = 10.0
 
 
 @contextmanager
 def ray_session(address: str | None, *, num_cpus: int, num_gpus: int) -> Iterator[None]:
     """Connect for the duration. Without an address a private Ray is started on the loopback and removed afterwards.
 
+    Inside a task, a signal that asks for the end cancels that task, and Interrupted leaves the session.
     Raises SpawnError where `address` cannot be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with cancelling_signals() as take_signals_back:
+        if address is not None:
+            _check_reachable(address)
+            with _connected(take_signals_back, address):
+                yield
+            return
+        resources = {"num_cpus": num_cpus + SPARE_CPUS, "num_gpus": num_gpus}
+        with (
+            _private_folder() as folder,
+            _connected(take_signals_back, "local", _temp_dir=str(folder), **PRIVATE, **resources),
+        ):
+            yield
+
+
+@contextmanager
+def _connected(take_signals_back: Callable[[], None], address: str, **settings: Any) -> Iterator[None]:
     import ray
 
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    if address is not None:
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise SpawnError(f"no Ray cluster answered at {address} ({error})") from error
-        try:
-            yield
-        finally:
-            ray.shutdown()
-        return
-    # Ray refuses long paths: sockets live below this folder.
-    folder = Path(tempfile.mkdtemp(prefix="tw-", dir="/tmp" if Path("/tmp").is_dir() else None))
     try:
-        ray.init(
-            address="local",
-            num_cpus=num_cpus + SPARE_CPUS,
-            num_gpus=num_gpus,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(folder),
-            **quiet,
-        )
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise SpawnError(f"no Ray came up at {address} ({error})") from error
+        except SystemExit as error:
+            raise Interrupted(signal.SIGTERM) from error  # Ray's own answer to SIGTERM, until it is taken back
+        take_signals_back()
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _private_folder() -> Iterator[Path]:
+    """A folder with a short name: Ray's sockets live below it, and their paths are limited."""
+    folder = Path(tempfile.mkdtemp(prefix="tw-", dir="/tmp" if Path("/tmp").is_dir() else None))
+    try:
+        yield folder
+    finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would knock for a minute, in many lines. Only `host:port` says where to knock."""
+    found = re.fullmatch(r"\[?([^/\[\]]+)\]?:(\d{1,5})", address)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), REACH_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise SpawnError(f"no Ray cluster answered at {address} ({error})") from error

@@ -16,7 +16,7 @@ from twinspark.actors.target.host import TargetHost
 from twinspark.cluster.errors import SpawnError
 
 PLACE_TIMEOUT_S = 60.0
-LOAD_TIMEOUT_S = 900.0
+ANSWER_TIMEOUT_S = 60.0  # an actor's event loop answers while it loads; one that does not for so long is hung
 POLL_S = 0.1
 T = TypeVar("T")
 OnProgress = Callable[[str, int, int], None]
@@ -65,14 +65,15 @@ async def spawn_draft(spec: DraftSpec, *, gpu_share: float, on_progress: OnProgr
 
 async def _load(actor: Any, name: str, on_progress: OnProgress) -> ActorReport:
     try:
-        await _within(actor.progress.remote(), PLACE_TIMEOUT_S, f"a place for the {name} actor")
+        await within(actor.progress.remote(), PLACE_TIMEOUT_S, f"a place for the {name} actor")
         loading = asyncio.ensure_future(_as_future(actor.load.remote()))
+        loading.add_done_callback(_noted)
         while not loading.done():
-            done, total = await _within(actor.progress.remote(), LOAD_TIMEOUT_S, f"the {name} actor")
+            done, total = await within(actor.progress.remote(), ANSWER_TIMEOUT_S, f"an answer of the {name} actor")
             on_progress(name, done, total)
             await asyncio.wait({loading}, timeout=POLL_S)
         report: ActorReport = loading.result()
-        done, total = await _within(actor.progress.remote(), LOAD_TIMEOUT_S, f"the {name} actor")
+        done, total = await within(actor.progress.remote(), ANSWER_TIMEOUT_S, f"an answer of the {name} actor")
         on_progress(name, done, total)
         return report
     except ray.exceptions.RayTaskError as error:
@@ -90,7 +91,14 @@ async def _as_future(reference: Any) -> Any:
     return await reference
 
 
-async def _within(reference: Awaitable[T], timeout_s: float, what: str) -> T:
+def _noted(future: asyncio.Future[Any]) -> None:
+    """Its failure is told once, by whatever noticed it first: asyncio need not tell it again."""
+    if not future.cancelled():
+        future.exception()
+
+
+async def within(reference: Awaitable[T], timeout_s: float, what: str) -> T:
+    """The result of an actor call. Raises SpawnError, naming `what`, where it does not come in time."""
     try:
         async with asyncio.timeout(timeout_s):
             return await reference

@@ -1,10 +1,11 @@
-"""The command line. Errors are one line and exit code 2; a clean end is 0; Ctrl-C ends everything and gives 130."""
+"""The command line. Errors are one line and exit code 2, a clean end is 0, a signal ends all (128 + its number)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,13 +15,14 @@ from typing import Any
 import click
 
 from twinspark.actors.errors import LinkLost
-from twinspark.cluster.errors import SpawnError
+from twinspark.cluster.errors import Interrupted, SpawnError
+from twinspark.cluster.signals import raising_signals
 from twinspark.deploy.errors import DemoModelError
 from twinspark.deploy.options import common_options, options_from
 
 EXIT_USAGE = 2
 EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
+EXIT_SIGNAL = 128
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -49,18 +51,19 @@ def generate(
     **values: Any,
 ) -> None:
     """Answer PROMPT (or stdin, or each line of --file)."""
-    from twinspark.deploy.generate import generate as run
-    from twinspark.deploy.prompts import Prompt, prompt_from_stdin, prompts_from_file
-
     options = options_from(values)
     if prompt is not None and file is not None:
         raise click.UsageError("give a prompt or --file, not both")
+    from twinspark.deploy.prompts import Prompt, prompt_from_stdin, prompts_from_file
+
     if file is not None:
         prompts = prompts_from_file(file)
     elif prompt is not None:
         prompts = [Prompt(text=prompt)]
     else:
         prompts = [prompt_from_stdin(sys.stdin)]
+    from twinspark.deploy.generate import generate as run
+
     asyncio.run(run(options, prompts, raw=raw, as_json=as_json, trace=trace, record=record))
 
 
@@ -98,19 +101,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `twinspark` command."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
-        cli.main(args=arguments, prog_name="twinspark", standalone_mode=False)
+        with raising_signals():
+            cli.main(args=arguments, prog_name="twinspark", standalone_mode=False)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
+    except click.exceptions.NoArgsIsHelpError as help_text:
+        print(help_text.format_message(), file=sys.stderr)
+        sys.exit(EXIT_USAGE)
     except click.ClickException as error:
         _fail(error.format_message(), EXIT_USAGE)
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); what Python still holds for it must not fail a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
     except (ValueError, OSError) as error:
         if isinstance(error, LinkLost):
             _fail(str(error), EXIT_FAILED)
         _fail(str(error), EXIT_USAGE)
     except (DemoModelError, SpawnError) as error:
         _fail(str(error), EXIT_FAILED)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted", EXIT_INTERRUPTED)
+    except Interrupted as signalled:
+        _fail(str(signalled), EXIT_SIGNAL + signalled.number)
     except Exception as error:
         logging.getLogger(__name__).debug("failed", exc_info=error)
         _fail(f"{type(error).__name__}: {error}", EXIT_FAILED)

@@ -29,6 +29,9 @@ async def generate(
     record: Path | None,
 ) -> None:
     """Run the prompts as one batch and print. Raises ValueError (one line) for what cannot be served."""
+    for path in (trace, *([] if record is None else [Path(f"{record}.out"), Path(f"{record}.in")])):
+        if path is not None:
+            path.write_bytes(b"")  # a path that cannot be written is told before the work, not after it
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
     encoded = encode_prompts(tokenizer, prompts, raw)

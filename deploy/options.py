@@ -88,6 +88,14 @@ def _read_file(context: click.Context, parameter: click.Parameter, value: str | 
     unknown = sorted(keys.keys() - Options.model_fields.keys())
     if unknown:
         raise click.UsageError(f"--config: {value} has unknown keys: {', '.join(unknown)}")
+    if isinstance(keys.get("stop"), list):
+        keys["stop"] = tuple(keys["stop"])
+    try:
+        options_from(keys)
+    except click.UsageError as error:
+        raise click.UsageError(
+            f"--config: {value}: {error.message.removeprefix('--').replace('tuple', 'list')}"
+        ) from None
     context.default_map = keys
 
 

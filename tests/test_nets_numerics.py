@@ -64,7 +64,8 @@ class Exact:
         done = dict.fromkeys(range(SLOTS), 0)
         got: dict[int, list[Tensor]] = {slot: [] for slot in done}
         for parts in passes:
-            spans, ids = [], []
+            spans: list[Span] = []
+            ids: list[int] = []
             for slot, count in parts:
                 spans.append(Span(slot, done[slot], count))
                 ids += self.texts[slot][done[slot] : done[slot] + count]

@@ -71,6 +71,16 @@ class Int8Linear:
         return out.to(x.dtype)
 
 
+class CastLinear:
+    """A layer that computes in another dtype than it is fed: what int8 becomes where it is not to be had."""
+
+    def __init__(self, inner: Linear, dtype: torch.dtype) -> None:
+        self.inner, self.dtype = inner, dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inner(x.to(self.dtype)).to(x.dtype)
+
+
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
     """Whether this torch build has the blocked layout for `dtype`, shown by using it once."""
@@ -94,10 +104,12 @@ def can_int8() -> bool:
 def make_linear(
     weight: Tensor, bias: Tensor | None, *, precision: Precision, device: torch.device, pack: bool = True
 ) -> Linear:
-    """The fastest layer of `precision` for `weight` [out, in] on `device`; int8 becomes bfloat16 where missing."""
-    if precision == "int8" and device.type == "cpu" and can_int8():
-        return Int8Linear(weight, bias)
-    dtype = DTYPES["bfloat16" if precision == "int8" else precision]
+    """The fastest layer of `precision` for `weight` [out, in] on `device`; without int8, bfloat16."""
+    if precision == "int8":
+        if device.type == "cpu" and can_int8():
+            return Int8Linear(weight, bias)
+        return CastLinear(make_linear(weight, bias, precision="bfloat16", device=device, pack=pack), torch.bfloat16)
+    dtype = DTYPES[precision]
     weight = weight.to(device=device, dtype=dtype)
     bias = None if bias is None else bias.to(device=device, dtype=dtype)
     if pack and device.type == "cpu" and can_pack(dtype):

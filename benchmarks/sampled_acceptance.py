@@ -1,13 +1,14 @@
-"""How often a draft token is kept at temperature, teacher-forced on text the target sampled itself. No Ray, one process.
+"""How often a draft token is kept at temperature, teacher-forced on text the target sampled itself.
 
-    python benchmarks/sampled_acceptance.py --prompts mt-bench.jsonl:3 --prompts gsm8k.jsonl:3 --samples 5
+    python benchmarks/sampled_acceptance.py --prompts mt-bench.jsonl:3 --prompts gsm8k.jsonl:3 --samples 6
 
-Target and head in float32 on the CPU. Every prompt (chat template, cut to its first --prompt-ids ids) is answered
---samples times under shared noise, up to an end token; then every answer token is an anchor once, with the tokens before
-a draft slot being the text's own. Beside each other, for draft token k: the most any rule keeps (1-TV), the share in
-which target and draft drew the same token under --noises fresh noises a position (the text's own noise is a column of
-its own), the exact chance of that for perfect noise, the chance of a draft that sends its likeliest token, and the
-bound (1-TV)/(1+TV). Exit code 1 if a measured share lies outside its bounds by more than four standard errors.
+One process, no Ray; target and head in float32 on the CPU. Every prompt (chat template, cut to its first --prompt-ids
+ids) is answered --samples times under shared noise, up to an end token. Then every answer token with enough text after
+it is an anchor once, the tokens before a draft slot being the text's own. Beside each other, for draft token k:
+the most any rule keeps (1-TV); the share in which target and draft drew the same token under --noises fresh noises a
+position, and the exact chance of that under perfect noise; the share kept under the text's own noise; the chance of a
+draft that sends its likeliest token; the bound (1-TV)/(1+TV).
+Exit code 1 if a measured share lies outside its bounds by more than four standard errors.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def read_prompts(tokenizer: Tokenizer, sources: Sequence[str], prompt_ids: int) 
         limited = bool(colon) and count.isdigit()
         prompts = prompts_from_file(Path(path if limited else source))
         found += prompts[: int(count)] if limited else prompts
+    if not found:
+        raise ValueError("--prompts must name at least one prompt, got none")
     return [ids[:prompt_ids] for ids in encode_prompts(tokenizer, found, False)]
 
 

@@ -7,7 +7,7 @@ A step never depends on a draft for anything but speed: with no proposals it is 
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -56,7 +56,7 @@ class Engine:
         self.target, self.context, self.taps = target, context, taps
         self.noise = Noise(target.config.vocab_size, target.device)
         self.active: dict[int, Active] = {}
-        self.waiting: deque[tuple[Request, float]] = deque()
+        self.waiting: OrderedDict[int, tuple[Request, float]] = OrderedDict()
         self.num_rounds = 0
         self._free = list(range(max_seqs - 1, -1, -1))
 
@@ -75,12 +75,12 @@ class Engine:
             raise RequestError(f"max_new_tokens must be at least 1, got {request.max_new_tokens}")
         if not all(0 <= token < vocab for token in request.prompt):
             raise RequestError(f"token ids must be from 0 to {vocab - 1}, got others")
-        if request.number in self.active or any(request.number == waiting.number for waiting, _ in self.waiting):
+        if request.number in self.active or request.number in self.waiting:
             raise RequestError(f"request numbers must be unique, got {request.number} twice")
 
     def add(self, request: Request, now_s: float) -> None:
         """Queue a checked request; it starts when a slot is free."""
-        self.waiting.append((request, now_s))
+        self.waiting[request.number] = (request, now_s)
 
     def remove(self, number: int) -> Active | None:
         """Take a request out, wherever it is, and free its slot. None if it is unknown."""
@@ -88,16 +88,13 @@ class Engine:
         if active is not None:
             self._free.append(active.slot)
             return active
-        for entry in self.waiting:
-            if entry[0].number == number:
-                self.waiting.remove(entry)
-                return Active(entry[0], -1, entry[1])
-        return None
+        waiting = self.waiting.pop(number, None)
+        return None if waiting is None else Active(waiting[0], -1, waiting[1])
 
     def admit(self) -> None:
         """Give waiting requests the free slots."""
         while self.waiting and self._free:
-            request, submitted_s = self.waiting.popleft()
+            _, (request, submitted_s) = self.waiting.popitem(last=False)
             self.active[request.number] = Active(request, self._free.pop(), submitted_s)
 
     @property

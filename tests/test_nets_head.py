@@ -6,102 +6,92 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from golden_pair import CPU, DEEPSPEC, SLOTS, SPECULATORS, GoldenPair, close, golden_pair
 
-from twinspark.actors.checkpoint.opening import open_head, open_target, target_ids_of_draft
-from twinspark.actors.nets.decoder import Decoder
-from twinspark.actors.nets.head import Head, HeadPrecision
-from twinspark.actors.nets.rows import Rows, Span
-
-ATOL = 1e-4  # golden/README.md, Tolerances
-CPU = torch.device("cpu")
-CONTEXT = 256
-DEEPSPEC = ("vanilla", "gated", "rnn", "nomarkov", "shallow_b4")
-SPECULATORS = ("reduced_vocab_anchor", "full_vocab_dflash", "gated_anchor", "sliding_causal")
-VARIANTS = [f"deepspec/{v}" for v in DEEPSPEC] + [f"speculators/{v}" for v in SPECULATORS]
+from twinspark.actors.nets.rows import Span
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a.float(), b.float().view_as(a), atol=ATOL, rtol=0)
+def check_first_block(pair: GoldenPair, slot: int, prompt: str) -> None:
+    """Prefill, one block, the Markov loop: every float and token of `prompt` in the reference."""
+    golden, net, config = pair.vectors, pair.head, pair.head.config
+    ids = pair.ids(prompt)
+    hidden, taps = pair.run(slot, 0, ids)
+    close(taps, golden[f"{prompt}.taps"][0])
+    _, position, anchor = pair.prefill(slot, prompt)
+    last_logits = pair.target.logits(hidden[-1:])
+    assert int(last_logits.argmax()) == anchor
+    if f"{prompt}.target_last_logits" in golden:
+        close(last_logits, golden[f"{prompt}.target_last_logits"])
+
+    block = net.block([(slot, position, anchor)])
+    close(block[0], golden[f"{prompt}.block_hidden"][0])
+    base = net.lm_head(block[0])
+    close(base, golden[f"{prompt}.base_logits"][0])
+
+    prev = torch.tensor([anchor], device=net.device)
+    state = net.markov.start(1) if net.markov else None
+    drafts = []
+    for k in range(config.block_size):
+        corrected = base[k : k + 1]
+        if config.has_confidence:
+            close(net.confidence(block[0, k : k + 1], prev)[0], golden[f"{prompt}.confidence_logits"][0, k])
+        if net.markov is not None and state is not None:
+            bias, state = net.markov.step(prev, block[0, k : k + 1], state)
+            corrected = corrected + bias
+        close(corrected[0], golden[f"{prompt}.corrected_logits"][0, k])
+        if k == 0 and not config.anchor_predicts:
+            continue
+        index = int(corrected.argmax())
+        drafts.append(index if pair.target_ids is None else int(pair.target_ids[index]))
+        prev = torch.tensor([drafts[-1]], device=net.device)
+    assert drafts == golden[f"{prompt}.draft_tokens"][0].tolist()
 
 
-def build(shared: Path, variant: str) -> tuple[Decoder, Head, dict[str, Tensor], Tensor | None]:
-    folder = shared / "golden" / variant
-    head = open_head(str(folder / "draft"))
-    target = open_target(str(shared / "golden/deepspec/targets/untied"))
-    names = head.tensors.infos()
-
-    def own_or_target(name: str, theirs: str) -> Tensor:
-        return head.tensors.load(name) if name in names else target.tensors.load(theirs)
-
-    trunk = Decoder(target.config, target.tensors.load, precision="float32", num_slots=2, context=CONTEXT, device=CPU)
-    net = Head(
-        head.config,
-        head.tensors.load,
-        embedding=own_or_target("embed_tokens.weight", "model.embed_tokens.weight"),
-        lm_head=own_or_target("lm_head.weight", "lm_head.weight"),
-        precision=HeadPrecision.uniform("float32"),
-        num_slots=2,
-        context=CONTEXT,
-        device=CPU,
-    )
-    return trunk, net, load_file(folder / "golden.safetensors"), target_ids_of_draft(head)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*DEEPSPEC, *SPECULATORS])
 def test_first_block_of_every_prompt(shared: Path, variant: str) -> None:
-    trunk, net, golden, target_ids = build(shared, variant)
-    config = net.config
-    first = 0 if config.anchor_predicts else 1
-    prompts = sorted({key.split(".")[0] for key in golden if key.startswith("p")})
-    assert len(prompts) == 7
-    for slot, p in enumerate(prompts):
-        slot %= 2  # slots are reused: what an earlier prompt left behind must not matter
-        ids = golden[f"{p}.prompt_ids"][0].tolist()
-        span = Span(slot, 0, len(ids))
-        hidden, taps = trunk.forward(Rows([span], ids, CPU), config.tap_ids)
-        assert taps is not None
-        close(taps, golden[f"{p}.taps"][0])
-        anchor = int(golden[f"{p}.anchor_id"])
-        last_logits = trunk.logits(hidden[-1:])
-        assert int(last_logits.argmax()) == anchor
-        if f"{p}.target_last_logits" in golden:
-            close(last_logits, golden[f"{p}.target_last_logits"])
-
-        net.extend([span], taps)
-        block = net.block([(slot, len(ids), anchor)])
-        close(block[0], golden[f"{p}.block_hidden"][0])
-        base = net.lm_head(block[0])
-        close(base, golden[f"{p}.base_logits"][0])
-
-        prev = torch.tensor([anchor])
-        state = net.markov.start(1) if net.markov else None
-        drafts = []
-        for k in range(config.block_size):
-            corrected = base[k : k + 1]
-            if net.markov is not None and state is not None:
-                if config.has_confidence:
-                    close(net.confidence(block[0, k : k + 1], prev)[0], golden[f"{p}.confidence_logits"][0, k])
-                bias, state = net.markov.step(prev, block[0, k : k + 1], state)
-                corrected = corrected + bias
-            close(corrected[0], golden[f"{p}.corrected_logits"][0, k])
-            if k < first:
-                continue
-            index = int(corrected.argmax())
-            drafts.append(index if target_ids is None else int(target_ids[index]))
-            prev = torch.tensor([drafts[-1]])
-        assert drafts == golden[f"{p}.draft_tokens"][0].tolist()
+    pair = golden_pair(shared, variant)
+    assert len(pair.prompts()) == 7
+    for i, prompt in enumerate(pair.prompts()):
+        check_first_block(pair, i % SLOTS, prompt)  # slots are reused: what an earlier prompt left must not matter
 
 
-def test_a_block_leaves_other_slots_alone(shared: Path) -> None:
-    trunk, net, golden, _ = build(shared, "deepspec/vanilla")
-    together = []
-    for slot, p in enumerate(("p3", "p5")):
-        ids = golden[f"{p}.prompt_ids"][0].tolist()
-        _, taps = trunk.forward(Rows([Span(slot, 0, len(ids))], ids, CPU), net.config.tap_ids)
-        assert taps is not None
-        net.extend([Span(slot, 0, len(ids))], taps)
-        together.append((slot, len(ids), int(golden[f"{p}.anchor_id"])))
-    for hidden, p in zip(net.block(together), ("p3", "p5"), strict=True):
-        close(hidden, golden[f"{p}.block_hidden"][0])
+@pytest.mark.parametrize("variant", ["deepspec/vanilla", "speculators/sliding_causal"])
+def test_a_block_leaves_other_slots_alone(shared: Path, variant: str) -> None:
+    pair = golden_pair(shared, variant)
+    together = [pair.prefill(slot, prompt) for slot, prompt in enumerate(("p3", "p5"))]
+    for hidden, prompt in zip(pair.head.block(together), ("p3", "p5"), strict=True):
+        close(hidden, pair.vectors[f"{prompt}.block_hidden"][0])
+
+
+def test_context_in_pieces_and_after_a_block(shared: Path) -> None:
+    """The block's own keys lie behind the context until it grows over them."""
+    pair = golden_pair(shared, "deepspec/vanilla")
+    ids = pair.ids("p5")
+    assert len(ids) == 64
+    done = 0
+    for count in (1, 30, 8, 25):
+        part = ids[done : done + count]
+        pair.head.block([(1, done, part[0])])  # as when a round was drafted here
+        _, taps = pair.run(1, done, part)
+        pair.head.extend([Span(1, done, count)], taps)
+        done += count
+    block = pair.head.block([(1, done, int(pair.vectors["p5.anchor_id"]))])
+    close(block[0], pair.vectors["p5.block_hidden"][0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("variant", [*DEEPSPEC, *SPECULATORS])
+def test_on_a_gpu(shared: Path, variant: str) -> None:
+    """The reference vectors hold on the device too; two requests in one block are as on the CPU."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device = torch.device("cuda")
+    pair, on_cpu = golden_pair(shared, variant, device), golden_pair(shared, variant, CPU)
+    for i, prompt in enumerate(pair.prompts()):
+        check_first_block(pair, i % SLOTS, prompt)
+    blocks = [
+        each.head.block([each.prefill(slot, prompt) for slot, prompt in enumerate(("p4", "p6"))])
+        for each in (pair, on_cpu)
+    ]
+    assert blocks[0].device.type == "cuda"
+    close(*blocks)

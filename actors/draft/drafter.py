@@ -97,15 +97,18 @@ class Drafter:
         return proposals, behind
 
     def _catch_up(self, sessions: Sequence[Session]) -> None:
-        """Run the trunk over what is not in the caches yet, shortest backlog first, at most CATCH_UP_ROWS rows."""
+        """Run the trunk over what is not in the caches yet: all that one round commits, and CATCH_UP_ROWS rows of
+        longer backlogs, the shortest first.
+        """
         spans, ids, room = [], [], CATCH_UP_ROWS
         for session in sorted(sessions, key=lambda s: s.backlog):
-            count = min(session.backlog, room)
+            in_step = session.backlog <= 1 + self.verify_length
+            count = session.backlog if in_step else min(session.backlog, room)
             if count:
                 start = session.num_done
                 spans.append(Span(session.slot, start, count))
                 ids += session.ids[start : start + count]
-                room -= count
+                room -= 0 if in_step else count
         if not spans:
             return
         _, taps = self.trunk.forward(Rows(spans, ids, self.trunk.device), self.proposer.head.config.tap_ids)

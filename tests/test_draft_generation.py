@@ -176,6 +176,20 @@ def test_requests_of_different_lengths_in_one_proposal(shared: Path, variant: st
         assert [list(ids) for ids in got] == [whole["p3"][:wanted_a], whole["p5"][:wanted_b]]
 
 
+def test_a_threshold_ends_each_proposal_for_good(shared: Path) -> None:
+    """p6 is sure of slots 0, 1, 5 and 6, p5 of slots 0 to 5: p6 must not go on where p5 keeps the loop alive."""
+    pair = golden_pair(shared, "deepspec/vanilla")
+    proposer = Proposer(pair.head, pair.target_ids, min_confidence=0.5)
+    told = {f"p{prompt['index']}": prompt for prompt in pair.told["prompts"]}
+    sure = {p: [logit >= 0 for logit in told[p]["confidence"]] for p in ("p6", "p5")}
+    assert sure == {"p6": [True, True, False, False, False, True, True], "p5": [True] * 6 + [False]}
+    asks = [Ask(*pair.prefill(slot, p), 99, GREEDY) for slot, p in enumerate(sure)]
+    assert [list(ids) for ids in proposer.propose(asks)] == [
+        told["p6"]["draft_tokens"][:2],
+        told["p5"]["draft_tokens"][:6],
+    ]
+
+
 def test_reduced_vocabulary_really_is_reduced(shared: Path) -> None:
     pair = golden_pair(shared, "speculators/reduced_vocab_anchor")
     assert pair.target_ids is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from twinspark.actors.compute import ComputeThread
 from twinspark.actors.draft.proposer import Proposer
+from twinspark.actors.errors import RequestError
 from twinspark.actors.link.base import Endpoint, Recorder
 from twinspark.actors.loading import Progress, load_target
 from twinspark.actors.report import report_of
@@ -117,10 +118,13 @@ class TargetHost:
 
     async def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests. Raises RequestError, with none queued, where one cannot be served."""
-        self._check_running()
         await self._between_steps()
+        numbers: set[int] = set()
         for request in requests:
             self.engine.check(request)
+            if request.number in numbers:
+                raise RequestError(f"request numbers must be unique, got {request.number} twice")
+            numbers.add(request.number)
         now_s = time.monotonic()
         for request in requests:
             self.engine.add(request, now_s)
@@ -134,19 +138,25 @@ class TargetHost:
         if least_s:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), least_s)
-        await self._news.wait()
-        self._check_running()
+        while not self._commits:
+            self._check_running()
+            self._news.clear()
+            await self._news.wait()
         commits, self._commits = self._commits, []
         self._news.clear()
         self._ended.clear()
         return commits
 
     async def collect(self, number: int, num_tokens: int | None = None) -> Report:
-        """End a request and report on it, cut after `num_tokens` where a stop string was found there."""
+        """End a request and report on it, cut after `num_tokens` where a stop string was found there.
+
+        What it committed and nobody fetched yet is dropped: the number may be given to another request.
+        """
         await self._between_steps()
         active = self.engine.remove(number)
         if active is None:
             raise ValueError(f"a request must be collected once, while it is known; got {number}")
+        self._commits = [commit for commit in self._commits if commit.number != number]
         await self._source.gone(number)
         return active.report(num_tokens)
 
@@ -164,24 +174,29 @@ class TargetHost:
     # The loop -----------------------------------------------------------------------------------------------------
 
     def _check_running(self) -> None:
+        if self._loop is None:
+            raise ValueError("the target must be loaded first")
         if self._failed is not None:
             raise RuntimeError(f"the target has stopped: {self._failed}")
 
     async def _between_steps(self) -> None:
-        """Returns at a moment when no step is running; the caller must not await before it is done with the engine."""
-        if self._loop is None or self._loop.done():
-            return
+        """Returns at a moment when no step is running; the caller must not await before it is done with the engine.
+
+        Raises RuntimeError where no step will ever run again.
+        """
+        self._check_running()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._between.append(future)
         self._wake.set()
         await future
+        self._check_running()
 
     async def _run(self) -> None:
         try:
             while True:
                 await self._wake.wait()
                 while self._between:
-                    self._between.popleft().set_result(None)
+                    self._let_in()
                     await asyncio.sleep(0)
                 if self.engine.idle:
                     self._wake.clear()
@@ -193,7 +208,12 @@ class TargetHost:
             self._news.set()
             self._ended.set()
             while self._between:
-                self._between.popleft().set_result(None)
+                self._let_in()
+
+    def _let_in(self) -> None:
+        future = self._between.popleft()
+        if not future.done():  # a caller that gave up has cancelled it
+            future.set_result(None)
 
     async def _round(self) -> None:
         engine = self.engine

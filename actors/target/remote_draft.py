@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from twinspark.actors.errors import LinkLost, WireError
 from twinspark.actors.link.base import Endpoint, Link, Recorder
@@ -26,14 +25,6 @@ IDS_PER_ROUND = 65536  # ids of all sessions in one Round: a quarter of the fram
 CATCH_UP_IDS = 32  # a session that gets more than this in a round is being caught up
 
 
-@dataclass
-class Sent:
-    """What the draft has of a session: this many ids."""
-
-    num_ids: int
-    behind: bool = True
-
-
 class RemoteDraft:
     """A DraftSource over a link. Without a link it offers nothing."""
 
@@ -41,12 +32,13 @@ class RemoteDraft:
         self.epoch, self.vocab_size = epoch, vocab_size
         self.lost = asyncio.Event()
         self.why_lost = ""
-        self.bytes_to_draft = 0
-        self.bytes_to_target = 0
         self._link: Link | None = link
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, int] = {}  # by session: how many of its ids the draft has
+        self._no_room: set[int] = set()  # sessions the draft has no slot for, until another one ends
         self._round = 0
         self._deadline = RoundDeadline()
+        self._catching_up = False
+        self._told = (link.bytes_out, link.bytes_in)
 
     @classmethod
     async def dial(
@@ -58,10 +50,12 @@ class RemoteDraft:
 
     async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
         link = self._link
-        if link is None or not decoding:
+        # One more token ends a request whose cap is 0: the draft is of no more use to it.
+        wanting = [active for active in decoding if active.cap(context) and active.number not in self._no_room]
+        if link is None or not wanting:
             return NOTHING
         try:
-            return await self._round_trip(link, decoding, context)
+            return await self._round_trip(link, wanting, context)
         except LinkLost as why:
             await self._lose(str(why))
         except WireError as fault:
@@ -72,7 +66,9 @@ class RemoteDraft:
         return None
 
     async def gone(self, number: int) -> None:
+        self._no_room.discard(number)
         if self._sent.pop(number, None) is not None and self._link is not None:
+            self._no_room.clear()
             try:
                 await self._link.send(Close(self.epoch, number))
             except LinkLost as why:
@@ -93,26 +89,23 @@ class RemoteDraft:
 
     async def _round_trip(self, link: Link, decoding: Sequence[Active], context: int) -> Proposed:
         began = time.monotonic()
-        out_before, in_before = link.bytes_out, link.bytes_in
         await self._open_new(link, decoding, context)
         entries = self._entries(decoding, context)
-        catching_up = any(self._sent[e.session].behind or len(e.ids) > CATCH_UP_IDS for e in entries)
+        self._catching_up |= any(len(entry.ids) > CATCH_UP_IDS for entry in entries)
+        caught_up = not self._catching_up
         self._round += 1
         await link.send(Round(self.epoch, self._round, entries))
-        proposal = await self._answer(link, entries, self._deadline.wait_s(catching_up=catching_up))
+        proposal = await self._answer(link, self._deadline.wait_s(catching_up=self._catching_up))
         elapsed_s = time.monotonic() - began
         if proposal is None:
             return NOTHING
         tokens = self._checked(proposal, entries)
         for entry in entries:
-            sent = self._sent[entry.session]
-            sent.num_ids = entry.start + len(entry.ids)
-            # A session that was given a proposal has caught up; one that wanted none tells nothing.
-            sent.behind = sent.behind and entry.cap > 0 and not tokens[entry.session] and proposal.catching_up > 0
-        self._deadline.observe(elapsed_s, catching_up=catching_up or proposal.catching_up > 0)
-        out, in_ = link.bytes_out - out_before, link.bytes_in - in_before
-        self.bytes_to_draft += out
-        self.bytes_to_target += in_
+            if entry.session in self._sent:
+                self._sent[entry.session] = entry.start + len(entry.ids)
+        self._catching_up = proposal.catching_up > 0
+        self._deadline.observe(elapsed_s, catching_up=self._catching_up or not caught_up)
+        out, in_ = self._untold_bytes(link)
         numbers = [entry.session for entry in entries]
         return Proposed(
             tokens,
@@ -121,6 +114,13 @@ class RemoteDraft:
             bytes_to_draft=_shares(out, numbers),
             bytes_to_target=_shares(in_, numbers),
         )
+
+    def _untold_bytes(self, link: Link) -> tuple[int, int]:
+        """Bytes out and in since the last call: of sessions opened and closed, and of rounds that were refused, too."""
+        now = (link.bytes_out, link.bytes_in)
+        out, in_ = now[0] - self._told[0], now[1] - self._told[1]
+        self._told = now
+        return out, in_
 
     async def _open_new(self, link: Link, decoding: Sequence[Active], context: int) -> None:
         for active in decoding:
@@ -135,13 +135,14 @@ class RemoteDraft:
                         ids=first,
                     )
                 )
-                self._sent[active.number] = Sent(len(first))
+                self._sent[active.number] = len(first)
+                self._catching_up = True
 
     def _entries(self, decoding: Sequence[Active], context: int) -> tuple[RoundEntry, ...]:
         """Newly committed ids of each session, within the frame's budget; no drafts where more is to come."""
         entries, room = [], IDS_PER_ROUND
         for active in decoding:
-            start = self._sent[active.number].num_ids
+            start = self._sent[active.number]
             ids = tuple(active.ids[start : start + min(IDS_AT_ONCE, room)])
             room -= len(ids)
             complete = start + len(ids) == len(active.ids)
@@ -149,14 +150,14 @@ class RemoteDraft:
             entries.append(RoundEntry(active.number, start, cap, ids))
         return tuple(entries)
 
-    async def _answer(self, link: Link, entries: Sequence[RoundEntry], wait_s: float) -> Proposal | None:
+    async def _answer(self, link: Link, wait_s: float) -> Proposal | None:
         """The proposal of this round; None where the draft refused a session, which is then opened again.
 
         Raises LinkLost where the draft is silent, or refuses what no session can be blamed for.
         """
         deadline = time.monotonic() + wait_s
-        while True:
-            frame = await link.receive(max(0.001, deadline - time.monotonic()))
+        while (left_s := deadline - time.monotonic()) > 0:
+            frame = await link.receive(left_s)
             match frame:
                 case Proposal() if (frame.epoch, frame.round) == (self.epoch, self._round):
                     return frame
@@ -169,9 +170,14 @@ class RemoteDraft:
                     raise LinkLost(f"the draft refused a frame ({frame.name})")
                 case _:
                     raise LinkLost(f"the draft answered round {self._round} with {type(frame).__name__}, out of turn")
+        raise LinkLost(f"the draft did not answer round {self._round} in {wait_s:g} s")
 
     async def _reopen(self, link: Link, refused: Refused) -> None:
-        if self._sent.pop(refused.session, None) is not None and refused.name != "unknown_session":
+        known = self._sent.pop(refused.session, None) is not None
+        if refused.name == "no_room":
+            self._no_room.add(refused.session)
+            known = refused.round == self._round  # it is the round that was refused, not the session's opening
+        if known and refused.name != "unknown_session":
             await link.send(Close(self.epoch, refused.session))
 
     @staticmethod

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
+from small_engine import answer, ask, engine_of, golden_target, tokens_of
 
 from twinspark.actors.draft.app import DrafterApp
 from twinspark.actors.draft.host import DraftHost
 from twinspark.actors.link.base import Transport
+from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorSpec, DraftSettings, DraftSpec, TargetSpec
 from twinspark.actors.target.host import TargetHost
 from twinspark.actors.target.remote_draft import RemoteDraft
@@ -20,6 +26,8 @@ from twinspark.actors.wire import Close, Open, Proposal, Round
 CONTEXT = 400
 VERIFY_LENGTH = 4
 WAIT_S = 60.0
+NEW = 30
+SAMPLINGS = [Sampling(), Sampling.of(temperature=0.8, top_p=0.95), Sampling.of(temperature=1.0, top_k=40)]
 T = TypeVar("T")
 OnRound = Callable[[Round, Callable[[Round], Awaitable[Proposal]]], Awaitable[Proposal]]
 
@@ -156,3 +164,27 @@ async def finish(
         if on_commit is not None:
             await on_commit()
     return reports
+
+
+def some_requests(count: int) -> list[Request]:
+    """Greedy and sampled ones by turns, of several lengths."""
+    rng = random.Random(5)
+    return [
+        ask(n, rng.choices(range(500), k=rng.randrange(1, 60)), NEW + n % 3, replace(SAMPLINGS[n % 3], seed=n))
+        for n in range(count)
+    ]
+
+
+def off_tokens(shared: Path, requests: Sequence[Request]) -> dict[int, tuple[int, ...]]:
+    """The tokens of `requests` under `off`."""
+    target = golden_target(shared, num_slots=4, context=CONTEXT)
+    with torch.inference_mode():
+        return tokens_of(answer(engine_of(target), requests))
+
+
+def accepted(reports: dict[int, Report]) -> int:
+    return sum(record.num_accepted for report in reports.values() for record in report.rounds)
+
+
+def same(reports: dict[int, Report], expected: dict[int, tuple[int, ...]]) -> bool:
+    return tokens_of(reports) == {n: expected[n] for n in reports}

@@ -1,8 +1,7 @@
-"""A target and a draft over a real link: the tokens are those of `off`, whatever becomes of the draft."""
+"""A target and a draft over a real link: the tokens are those of `off`, and every byte has its place."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -10,21 +9,29 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import WAIT_S, LocalDraft, finish, local_draft, run, target_host, target_spec
-from small_engine import answer, ask, engine_of, golden_target, tokens_of
+from in_process import (
+    NEW,
+    WAIT_S,
+    accepted,
+    finish,
+    local_draft,
+    off_tokens,
+    run,
+    same,
+    some_requests,
+    target_host,
+    target_spec,
+)
+from small_engine import ask
 
 from twinspark.actors.link.base import Transport
-from twinspark.actors.nets.decoder import Decoder
-from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.target import deadline
 from twinspark.actors.target.host import TargetHost
-from twinspark.actors.target.request import Report, Request
-from twinspark.actors.wire import Proposal, ProposalEntry, Round, SessionFault, account_recording, split_recording
+from twinspark.actors.target.request import Report
+from twinspark.actors.wire import Proposal, Round, account_recording, split_recording
 from twinspark.actors.wire.codec import decode
 
 VOCAB = 512
-NEW = 30
-SAMPLINGS = [Sampling(), Sampling.of(temperature=0.8, top_p=0.95, seed=1), Sampling.of(temperature=1.0, top_k=40)]
 AskDraft = Callable[[Round], Awaitable[Proposal]]
 
 
@@ -36,29 +43,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def some_requests(count: int) -> list[Request]:
-    rng = random.Random(5)
-    return [
-        ask(n, rng.choices(range(500), k=rng.randrange(1, 60)), NEW + n % 3, replace(SAMPLINGS[n % 3], seed=n))
-        for n in range(count)
-    ]
-
-
 @pytest.fixture(scope="module")
 def expected(shared: Path) -> dict[int, tuple[int, ...]]:
-    """The tokens of `some_requests(9)` under `off`."""
     torch.set_num_threads(1)
-    target: Decoder = golden_target(shared, num_slots=4, context=400)
-    with torch.inference_mode():
-        return tokens_of(answer(engine_of(target), some_requests(9)))
-
-
-def accepted(reports: dict[int, Report]) -> int:
-    return sum(record.num_accepted for report in reports.values() for record in report.rounds)
-
-
-def same(reports: dict[int, Report], expected: dict[int, tuple[int, ...]]) -> bool:
-    return tokens_of(reports) == {n: expected[n] for n in reports}
+    return off_tokens(shared, some_requests(9))
 
 
 @pytest.mark.parametrize("variant", ["shallow_b4", "vanilla"])
@@ -92,159 +80,6 @@ def test_more_requests_than_the_draft_has_slots(shared: Path, expected: dict[int
             assert len(set(draft.app.opened)) > 5
             num_drafted = sum(bool(r.draft_tokens) for report in reports.values() for r in report.rounds)
             assert num_drafted > 0.4 * sum(len(report.rounds) for report in reports.values())
-
-    run(body)
-
-
-async def misbehaving(
-    shared: Path, at_round: int, misbehave: Callable[[Round, AskDraft], Awaitable[Proposal]]
-) -> tuple[dict[int, Report], str, LocalDraft]:
-    """Reports, why the draft was lost ("" if it was not), the draft. It misbehaves in its `at_round`-th round."""
-    async with target_host(target_spec(shared)) as target, local_draft(shared) as draft:
-
-        async def on_round(frame: Round, rest: AskDraft) -> Proposal:
-            return await (misbehave(frame, rest) if len(draft.app.rounds) == at_round else rest(frame))
-
-        draft.app.on_round = on_round
-        await draft.attach(target)
-        reports = await finish(target, some_requests(6))
-        lost = asyncio.ensure_future(target.draft_lost())
-        await asyncio.wait({lost}, timeout=0.05)
-        why = lost.result() if lost.done() else ""
-        lost.cancel()
-        return reports, why, draft
-
-
-async def hang(frame: Round, rest: AskDraft) -> Proposal:
-    await asyncio.sleep(3600)
-    raise AssertionError
-
-
-async def crash(frame: Round, rest: AskDraft) -> Proposal:
-    raise OSError("a draft's own mistake")
-
-
-async def old_round(frame: Round, rest: AskDraft) -> Proposal:
-    return replace(await rest(frame), round=frame.round - 1)
-
-
-async def next_round(frame: Round, rest: AskDraft) -> Proposal:
-    return replace(await rest(frame), round=frame.round + 1)
-
-
-async def old_epoch(frame: Round, rest: AskDraft) -> Proposal:
-    return replace(await rest(frame), epoch=frame.epoch - 1)
-
-
-async def too_many(frame: Round, rest: AskDraft) -> Proposal:
-    entries = tuple(ProposalEntry(entry.session, (1,) * (entry.cap + 1)) for entry in frame.entries)
-    return replace(await rest(frame), entries=entries)
-
-
-async def one_missing(frame: Round, rest: AskDraft) -> Proposal:
-    return replace(await rest(frame), entries=(await rest(replace(frame, entries=()))).entries)
-
-
-async def one_more(frame: Round, rest: AskDraft) -> Proposal:
-    proposal = await rest(frame)
-    return replace(proposal, entries=(*proposal.entries, ProposalEntry(77, (1,))))
-
-
-@pytest.mark.parametrize("at_round", [1, 2, 9])
-@pytest.mark.parametrize(
-    ("misbehave", "why"),
-    [
-        (hang, "sent nothing"),
-        (crash, "gone"),
-        (old_round, "out of turn"),
-        (next_round, "out of turn"),
-        (old_epoch, "out of turn"),
-        (too_many, "at most its cap"),
-        (one_missing, "answer each session"),
-        (one_more, "answer each session"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_draft_that_cannot_be_trusted_is_lost_and_the_target_goes_on_alone(
-    shared: Path,
-    expected: dict[int, tuple[int, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    misbehave: Callable[[Round, AskDraft], Awaitable[Proposal]],
-    why: str,
-    at_round: int,
-) -> None:
-    if misbehave is hang:
-        for name in ("FIRST_S", "CATCH_UP_S", "MOST_S"):
-            monkeypatch.setattr(deadline, name, 0.5)
-
-    async def body() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        reports, told, _ = await misbehaving(shared, at_round, misbehave)
-        assert same(reports, expected)
-        assert why in told
-        drafted = [r for report in reports.values() for r in report.rounds if r.draft_tokens]
-        assert bool(drafted) == (at_round > 1)
-
-    run(body)
-
-
-@pytest.mark.parametrize("at_round", [1, 2, 9])
-@pytest.mark.parametrize("fault", ["wrong_start", "unknown_session", "no_room"])
-def test_a_refused_session_is_opened_again(
-    shared: Path, expected: dict[int, tuple[int, ...]], fault: str, at_round: int
-) -> None:
-    async def refuse(frame: Round, rest: AskDraft) -> Proposal:
-        session = frame.entries[-1].session
-        if fault == "unknown_session":
-            draft_of[0].drafter.close(session)
-        raise SessionFault(fault, session, "for the sake of the test")
-
-    draft_of: list[LocalDraft] = []
-
-    async def body() -> None:
-        async with target_host(target_spec(shared)) as target, local_draft(shared) as draft:
-            draft_of.append(draft)
-
-            async def on_round(frame: Round, rest: AskDraft) -> Proposal:
-                return await (refuse(frame, rest) if len(draft.app.rounds) == at_round else rest(frame))
-
-            draft.app.on_round = on_round
-            await draft.attach(target)
-            reports = await finish(target, some_requests(6))
-            assert same(reports, expected)
-            assert accepted(reports) > 20
-            refused = draft.app.rounds[at_round - 1].entries[-1].session
-            assert draft.app.opened.count(refused) == 2
-            await draft.closed()
-
-    run(body)
-
-
-@pytest.mark.parametrize("at_batch", [1, 3, 8])
-def test_killed_in_the_middle_and_replaced(shared: Path, expected: dict[int, tuple[int, ...]], at_batch: int) -> None:
-    async def body() -> None:
-        async with (
-            target_host(target_spec(shared)) as target,
-            local_draft(shared) as first,
-            local_draft(shared) as second,
-        ):
-            await first.attach(target)
-            num_batches = 0
-
-            async def on_commit() -> None:
-                nonlocal num_batches
-                num_batches += 1
-                if num_batches == at_batch:
-                    await first.kill()
-                elif num_batches == at_batch + 3:
-                    async with asyncio.timeout(WAIT_S):
-                        assert "gone" in await target.draft_lost()
-                    await second.attach(target)
-
-            reports = await finish(target, some_requests(9), on_commit)
-            assert same(reports, expected)
-            assert len(second.app.rounds) > 5
-            assert max(record.draft_us for report in reports.values() for record in report.rounds[-5:]) > 0
 
     run(body)
 

@@ -138,18 +138,19 @@ class Pair:
         await self.target.attach_draft.remote(endpoint, ATTACH_TIMEOUT_S, self.spec.record_path)
 
     def _bury_draft(self) -> None:
-        """End the draft's process. Ray asks a process before it kills it, and waits 5 s for one that is stopped: one of
-        this node is killed at once, so that its memory is free before the next one loads.
+        """End the draft's process. Ray asks before it kills, and gives a stopped process 5 s to answer; one of this
+        node is killed at once, so that its memory is free before the next draft loads.
         """
         report, self.draft_report = self.draft_report, None
-        if report is not None and report.node == socket.gethostname():
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(report.pid)
-                if process.name().startswith(f"ray::{DraftActor.__name__}"):
-                    process.kill()
         if self.draft is not None:
             ray.kill(self.draft)
         self.draft = None
+        if report is not None and report.node == socket.gethostname():
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(report.pid)
+                ours = process.name().startswith(f"ray::{DraftActor.__name__}")
+                if ours and process.status() == psutil.STATUS_STOPPED:
+                    process.kill()
 
     async def _supervise(self) -> None:
         """Wait for the draft's loss, bury it, spawn another; pauses grow while that fails."""

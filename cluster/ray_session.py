@@ -17,6 +17,8 @@ from typing import Any
 from twinspark.cluster.errors import Interrupted, SpawnError
 from twinspark.cluster.signals import cancelling_signals
 
+log = logging.getLogger(__name__)
+
 # Logical CPUs beyond the real ones, so that a new draft can come up while a lost one still holds its own.
 SPARE_CPUS = 2
 PRIVATE = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
@@ -58,9 +60,26 @@ def _connected(take_signals_back: Callable[[], None], address: str, **settings: 
         except SystemExit as error:
             raise Interrupted(signal.SIGTERM) from error  # Ray's own answer to SIGTERM, until it is taken back
         take_signals_back()
-        yield
+        with _messages_logged():
+            yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _messages_logged() -> Iterator[None]:
+    """Ray prints what its nodes tell a driver (a worker has died) on stdout, which is ours. No setting stops it."""
+    from ray._private import worker
+
+    def note(data: dict[str, Any], ignore_prefix: bool) -> None:
+        log.info("Ray: %s", " ".join(str(line) for line in data.get("lines", ())))
+
+    printing = worker.print_to_stdstream
+    worker.print_to_stdstream = note
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printing
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from twinspark.actors.target.host import TargetHost
 from twinspark.cluster.errors import SpawnError
 
 PLACE_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 60.0  # an actor's event loop answers while it loads; one that does not for so long is hung
+ANSWER_TIMEOUT_S = 30.0  # an actor's event loop answers while it loads; one that does not for so long is hung
 POLL_S = 0.1
 T = TypeVar("T")
 OnProgress = Callable[[str, int, int], None]

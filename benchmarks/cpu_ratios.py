@@ -104,7 +104,7 @@ async def main(arguments: argparse.Namespace) -> None:
             note(f"turn {repeat + 1} transformers: {peer[-1]:.1f} tokens/s")
         for lane in lanes:
             baseline = None if lane is lanes[0] else lanes[0].turns[0].reports
-            with ray_session(None, num_cpus=snapshot.num_cpus, num_gpus=0):
+            with ray_session(None, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
                 lane.turns.append(await take_turn(lane, opened, snapshot, prompts, tokenizer, baseline))
             note(f"turn {repeat + 1} {lane.name}: {lane.turns[-1].tokens_per_s:.1f} tokens/s")
     rows = [row_of(lane) for lane in lanes]

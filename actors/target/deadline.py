@@ -6,7 +6,7 @@ from collections import deque
 from statistics import median
 
 FIRST_S = 10.0  # before anything was measured: the draft's first pass also warms its caches
-LEAST_S = 0.25
+LEAST_S = 2.0  # a busy machine stalls a process for a second; taking that for a hang costs a new draft, 5 s without any
 MOST_S = 10.0
 TIMES = 10  # a round ten times slower than usual is a hung peer, not a busy one
 ENOUGH = 5

@@ -134,7 +134,7 @@ def test_what_a_round_commits_is_never_put_off(
     drafter: Drafter, other: Drafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sessions that are in step do not wait for rows, however many there are of them."""
-    monkeypatch.setattr("twinspark.actors.draft.drafter.CATCH_UP_ROWS", 8)
+    monkeypatch.setattr("twinspark.actors.draft.drafter.CATCH_UP_ROWS", 4)
     texts = {n: text(40, n) for n in (1, 2)}
     drafter.clear()
     for n, ids in texts.items():
@@ -145,7 +145,7 @@ def test_what_a_round_commits_is_never_put_off(
         proposals, behind = drafter.step([*wishes, Wish(3, (), BLOCK)])
         assert behind == 1
         assert [len(proposals[n]) for n in (1, 2, 3)] == [4, 4, 0]
-    assert drafter.sessions[3].num_done == 7 * 8
+    assert drafter.sessions[3].num_done == 7 * 4
 
 
 def test_slots_are_used_again(drafter: Drafter, other: Drafter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,11 @@ def test_a_loop_that_failed_is_told_to_everyone_who_waits(shared: Path, caplog: 
             await host.submit([ask(0, [1], 300)])
             await host.commits()
             engine: Any = host.engine
+            begun, go_on = threading.Event(), threading.Event()
 
             def fail(proposed: object) -> None:
+                begun.set()
+                go_on.wait(WAIT_S)
                 raise ArithmeticError("for the sake of the test")
 
             async def listen() -> None:
@@ -215,11 +219,14 @@ def test_a_loop_that_failed_is_told_to_everyone_who_waits(shared: Path, caplog: 
                     await host.commits()
 
             engine.step = fail
-            told = await asyncio.gather(
-                listen(), host.submit([ask(1, [1], 3)]), host.collect(0), return_exceptions=True
-            )
-            assert isinstance(told[0], RuntimeError)
-            assert all(answer is None or isinstance(answer, (RuntimeError, Report)) for answer in told)
+            while not begun.is_set():
+                await asyncio.sleep(0.001)
+            calls = listen(), host.submit([ask(1, [1], 3)]), host.collect(0), host.detach_draft()
+            waiters = [asyncio.ensure_future(call) for call in calls]
+            await asyncio.sleep(0)
+            go_on.set()
+            for told in await asyncio.gather(*waiters, return_exceptions=True):
+                assert isinstance(told, RuntimeError)
             for call in (host.submit([ask(2, [1], 3)]), host.collect(0), host.commits(), host.commits(WAIT_S)):
                 with pytest.raises(RuntimeError, match="ArithmeticError: for the sake of the test"):
                     await call

@@ -289,12 +289,17 @@ def test_a_round_counts_as_catching_up_for_as_long_as_the_draft_says_so(
     monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
     waits: list[bool] = []
+    observed: list[bool] = []
 
     def wait_s(self: RoundDeadline, *, catching_up: bool) -> float:
         waits.append(catching_up)
         return 1.0
 
+    def observe(self: RoundDeadline, elapsed_s: float, *, catching_up: bool) -> None:
+        observed.append(catching_up)
+
     monkeypatch.setattr(RoundDeadline, "wait_s", wait_s)
+    monkeypatch.setattr(RoundDeadline, "observe", observe)
 
     async def body() -> None:
         link = PlayedLink(lambda frame: honest(frame, catching_up=behind))
@@ -309,3 +314,4 @@ def test_a_round_counts_as_catching_up_for_as_long_as_the_draft_says_so(
 
     run(body)
     assert waits == ([True, True, True, True, True, False] if behind else [True, False, False, True, False, False])
+    assert observed == waits, "the last round of the catching-up, too, took the time of one"

@@ -96,6 +96,6 @@ class Attention:
                 seen = _products(piece, keys, values)
             else:
                 seen = functional.scaled_dot_product_attention(piece[None], keys[None], values[None], attn_mask=bias)
-            out[at : at + span.count] = seen.view(num_heads, span.count, head_dim).transpose(0, 1)
+            out[at : at + span.count] = seen.reshape(num_heads, span.count, head_dim).transpose(0, 1)
             at += span.count
         return out.view(num_rows, num_heads * head_dim)

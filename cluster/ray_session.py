@@ -40,6 +40,8 @@ def ray_session(address: str | None, *, num_cpus: int, num_gpus: int) -> Iterato
             with _connected(take_signals_back, address):
                 yield
             return
+        # Ray runs its workers at niceness 15: anything else on the machine would starve the two that do the work.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         resources = {"num_cpus": num_cpus + SPARE_CPUS, "num_gpus": num_gpus}
         with (
             _private_folder() as folder,

@@ -26,6 +26,8 @@ from twinspark.planner.placement import Decision
 
 log = logging.getLogger(__name__)
 
+Progress = contextlib.AbstractContextManager[OnProgress]
+
 ATTACH_TIMEOUT_S = 30.0
 RESPAWN_PAUSE_S = 0.2
 RESPAWN_MOST_S = 10.0
@@ -61,14 +63,16 @@ class Pair:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def start(cls, spec: PairSpec, on_progress: OnProgress = _nothing) -> AsyncIterator[Pair]:
-        """The pair, loaded and linked; both actors are gone afterwards."""
+    async def start(cls, spec: PairSpec, progress: Progress | None = None) -> AsyncIterator[Pair]:
+        """The pair, loaded and linked; both actors are gone afterwards. `progress` is open while they load."""
         pair = cls(spec)
         try:
-            share = spec.gpu_share if spec.decision.target_device == "cuda" else 0.0
-            pair.target, _ = await spawn_target(spec.target, gpu_share=share, on_progress=on_progress)
+            with progress or contextlib.nullcontext(_nothing) as on_progress:
+                share = spec.gpu_share if spec.decision.target_device == "cuda" else 0.0
+                pair.target, _ = await spawn_target(spec.target, gpu_share=share, on_progress=on_progress)
+                if spec.draft is not None:
+                    await pair._spawn_draft(on_progress)
             if spec.draft is not None:
-                await pair._spawn_draft(on_progress)
                 pair._supervisor = asyncio.create_task(pair._supervise())
             yield pair
         finally:

@@ -62,30 +62,23 @@ async def _stream_answer(
     place = "cpu" if options.dspark_place == "auto" else options.dspark_place
     spec = plan_pair(options.model_copy(update={"dspark_place": place}), opened, snapshot, max_seqs=1)
     note(f"placement: {spec.decision.placement} ({spec.decision.reason})")
-    with loading_bars() as bars:
-        started = Pair.start(spec, bars)
-        pair = await started.__aenter__()
-    try:
-        actors = await pair.reports()
-        for name, report in actors.items():
+    requests = requests_for(
+        encode_prompts(tokenizer, [Prompt(text=QUESTION)], False),
+        [options.sampling()],
+        max_new_tokens=min(options.max_new_tokens, 160),
+        stop_token_ids=tokenizer.eos_ids,
+    )
+
+    def show(_: int, text: str) -> None:
+        if not as_json:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    async with Pair.start(spec, loading_bars()) as pair:
+        for name, report in (await pair.reports()).items():
             note(f"{name}: process {report.pid} on {report.device}, {report.num_threads} threads, {report.dtype}")
         note(f"\n> {QUESTION}\n")
-        [prompt] = encode_prompts(tokenizer, [Prompt(text=QUESTION)], False)
-        requests = requests_for(
-            [prompt],
-            [options.sampling()],
-            max_new_tokens=min(options.max_new_tokens, 160),
-            stop_token_ids=tokenizer.eos_ids,
-        )
-
-        def show(_: int, text: str) -> None:
-            if not as_json:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-
         [completion] = await complete(pair, requests, tokenizer, options.stop, show)
-    finally:
-        await started.__aexit__(None, None, None)
     if not as_json:
         print()
     return {"prompt": QUESTION, "text": completion.text, "metrics": metrics_of(completion.report)}

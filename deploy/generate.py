@@ -57,15 +57,10 @@ async def generate(
         sys.stdout.flush()
 
     with ray_session(options.address, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
-        with loading_bars() as bars:
-            started = Pair.start(spec, bars)
-            pair = await started.__aenter__()
-        try:
+        async with Pair.start(spec, loading_bars()) as pair:
             completions = await complete(pair, requests, tokenizer, options.stop, show if alone else None)
             reports = await pair.reports()
             documents = [document(completion, pair, reports) for completion in completions]
-        finally:
-            await started.__aexit__(None, None, None)
     if trace is not None:
         _write_trace(trace, completions)
     _print(documents, completions, alone=alone, as_json=as_json)

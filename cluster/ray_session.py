@@ -33,7 +33,6 @@ def ray_session(address: str | None, *, num_cpus: int, num_gpus: int) -> Iterato
     Raises SpawnError where `address` cannot be reached.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # else a machine without a network is told so every time
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with cancelling_signals() as take_signals_back:
         if address is not None:

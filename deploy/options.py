@@ -32,7 +32,7 @@ class Options(BaseModel):
     dspark_min_confidence: float = Field(0.0, ge=0, le=1, description="end a proposal at the first slot below this")
     dspark_dtype: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto",
-        description="draft precision; int8 (CPU) keeps the trunk in bfloat16; auto: int8 on a CPU, else bfloat16",
+        description="draft precision; int8 keeps the trunk in bfloat16; auto: as --dtype if given, else int8 on a CPU",
     )
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="target precision; auto: float32 on a CPU, bfloat16 on a GPU"

@@ -85,12 +85,17 @@ def plan_pair(
 def _draft_settings(options: Options, head: HeadCheckpoint, decision: Decision) -> DraftSettings:
     most = head.config.num_draft_tokens
     chosen = min(most, CPU_VERIFY_LENGTH) if decision.target_device == "cpu" else most
-    dtype: DraftDtype
-    if options.dspark_dtype == "auto":
-        dtype = "bfloat16" if decision.draft_device == "cuda" else "int8"
-    else:
-        dtype = options.dspark_dtype
-    return DraftSettings(head.path, dtype, options.dspark_verify_len or chosen, options.dspark_min_confidence)
+    return DraftSettings(
+        head.path, _draft_dtype(options, decision), options.dspark_verify_len or chosen, options.dspark_min_confidence
+    )
+
+
+def _draft_dtype(options: Options, decision: Decision) -> DraftDtype:
+    if options.dspark_dtype != "auto":
+        return options.dspark_dtype
+    if options.dtype != "auto":
+        return options.dtype
+    return "bfloat16" if decision.draft_device == "cuda" else "int8"
 
 
 def _target_dtype(options: Options, device: Device) -> Literal["float32", "bfloat16"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,10 @@ def shared() -> Path:
 def demo_model() -> Path:
     """The embedded target's GGUF file."""
     return demo_model_path()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """A suite started in the background of a script inherits an ignored SIGINT, and so would the commands it tests."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

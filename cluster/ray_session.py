@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 SPARE_CPUS = 2
 PRIVATE = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
 REACH_TIMEOUT_S = 10.0
+REMOVE_ATTEMPTS = 10
+REMOVE_PAUSE_S = 0.3
 
 
 @contextmanager
@@ -91,7 +94,12 @@ def _private_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        # Ray's processes may still write into it while they end.
+        for _ in range(REMOVE_ATTEMPTS):
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                break
+            time.sleep(REMOVE_PAUSE_S)
 
 
 def _check_reachable(address: str) -> None:

@@ -29,9 +29,9 @@ async def generate(
     record: Path | None,
 ) -> None:
     """Run the prompts as one batch and print. Raises ValueError (one line) for what cannot be served."""
-    for path in (trace, *([] if record is None else [Path(f"{record}.out"), Path(f"{record}.in")])):
-        if path is not None:
-            path.write_bytes(b"")  # a path that cannot be written is told before the work, not after it
+    _check_writable("--trace", trace)
+    for end in ("out", "in"):
+        _check_writable("--record", None if record is None else Path(f"{record}.{end}"))
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
     encoded = encode_prompts(tokenizer, prompts, raw)
@@ -64,6 +64,16 @@ async def generate(
     if trace is not None:
         _write_trace(trace, completions)
     _print(documents, completions, alone=alone, as_json=as_json)
+
+
+def _check_writable(option: str, path: Path | None) -> None:
+    """Empties the file. A path that cannot be written is told before the work, not after it."""
+    if path is None:
+        return
+    try:
+        path.write_bytes(b"")
+    except OSError as error:
+        raise ValueError(f"{option} must be a file that can be written, got {path} ({error.strerror})") from error
 
 
 def _write_trace(path: Path, completions: Sequence[Completion]) -> None:

@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from twinspark.actors.sampling.settings import MAX_SEED, MAX_TEMPERATURE, MAX_TOP_K, Sampling
 from twinspark.deploy.stops import checked_stops
 
+MAX_THREADS = 512  # more than any machine's cores: a slip of the finger would bring it to its knees
+MAX_NEW_TOKENS = 2**31 - 1
 READABLE_SEED_BITS = 53  # an unset seed is drawn so that JSON readers in every language keep it exact
 
 
@@ -41,15 +43,15 @@ class Options(BaseModel):
     transport: Literal["stream", "ray"] = Field("stream", description="how frames travel between the actors")
     context: int = Field(0, ge=0, description="positions a request may reach; 0: the model's own, at most 2048")
     max_seqs: int = Field(16, ge=1, le=1024, description="requests decoded at once")
-    threads: int = Field(0, ge=0, description="CPU threads of the target; 0: all there are")
-    dspark_threads: int = Field(1, ge=1, description="CPU threads of a draft actor")
+    threads: int = Field(0, ge=0, le=MAX_THREADS, description="CPU threads of the target; 0: all there are")
+    dspark_threads: int = Field(1, ge=1, le=MAX_THREADS, description="CPU threads of a draft actor")
     address: str | None = Field(None, description="a Ray cluster; without it a private local one")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="seed of the sampling noise; unset: drawn, and told")
     temperature: float = Field(0.0, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False, description="0 is greedy")
     top_p: float = Field(1.0, ge=1e-6, le=1, description="nucleus sampling")
     top_k: int = Field(0, ge=0, le=MAX_TOP_K, description="0 keeps all")
     min_p: float = Field(0.0, ge=0, le=1, description="least share of the top probability")
-    max_new_tokens: int = Field(256, ge=1, description="tokens to generate at most")
+    max_new_tokens: int = Field(256, ge=1, le=MAX_NEW_TOKENS, description="tokens to generate at most")
     stop: tuple[str, ...] = Field((), description="end the text before this string (may be repeated)")
     ignore_eos: bool = Field(False, description="do not stop at the model's end tokens")
 
@@ -108,12 +110,20 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def _range_of(field: Any) -> str:
+    """The numeric limits of a field, for its help."""
+    limits = {name: getattr(part, name) for part in field.metadata for name in ("ge", "le") if hasattr(part, name)}
+    if not limits:
+        return ""
+    return f" (from {limits.get('ge')})" if "le" not in limits else f" (from {limits.get('ge')} to {limits['le']})"
+
+
 def _option(name: str, field: Any) -> Callable[..., Any]:
     kinds: dict[Any, Any] = {int: int, float: float, str: str, int | None: int, str | None: str}
     choices = getattr(field.annotation, "__args__", ())
     settings: dict[str, Any] = {
         "default": field.default,
-        "help": field.description,
+        "help": field.description + _range_of(field),
         "envvar": f"TWINSPARK_{name.upper()}",
     }
     if field.annotation is bool:

@@ -46,8 +46,10 @@ class Prompt:
                 _check_unicode(str(message["content"]))
 
 
-def prompt_from_stdin(stream: TextIO) -> Prompt:
-    """All of standard input as one prompt, without the newline that ends it."""
+def prompt_from_stdin(stream: TextIO | None) -> Prompt:
+    """All of standard input as one prompt, without the newline that ends it. Raises ValueError where it is closed."""
+    if stream is None:
+        raise ValueError("a prompt must come as an argument, by --file or on standard input, got none of them")
     return Prompt(text=stream.read().removesuffix("\n").removesuffix("\r"))
 
 

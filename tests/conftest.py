@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from twinspark.cluster.signals import ENDING
 from twinspark.deploy.embedded import demo_model_path
 
 
@@ -27,6 +28,7 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A suite started in the background of a script inherits an ignored SIGINT, and so would the commands it tests."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A suite started in the background, or under nohup, inherits ignored signals, and so would the commands it tests."""
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

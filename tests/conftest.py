@@ -28,7 +28,7 @@ def demo_model() -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """A suite started in the background, or under nohup, inherits ignored signals, and so would the commands it tests."""
+    """A suite started in the background, or by nohup, inherits ignored signals, and so would what it tests."""
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

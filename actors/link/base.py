@@ -90,6 +90,29 @@ class Meter:
             self._record("in", whole)
 
 
+class MeteredLink:
+    """What every transport's Link keeps: the greeting's answer, what crossed, and whether and why it has ended."""
+
+    welcome: Welcome
+
+    def __init__(self, vocab_size: int, record: Recorder | None) -> None:
+        self._vocab_size = vocab_size
+        self._meter = Meter(record)
+        self._ended: str | None = None
+
+    @property
+    def bytes_out(self) -> int:
+        return self._meter.bytes_out
+
+    @property
+    def bytes_in(self) -> int:
+        return self._meter.bytes_in
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise LinkLost(f"the link has ended: {self._ended}")
+
+
 def fresh_nonce() -> int:
     """A nonce nobody can guess."""
     return secrets.randbits(NONCE_BITS)

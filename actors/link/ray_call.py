@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any
 
 from twinspark.actors.errors import LinkLost
-from twinspark.actors.link.base import Endpoint, Meter, Recorder, check_welcome, from_draft, hello
+from twinspark.actors.link.base import Endpoint, MeteredLink, Recorder, check_welcome, from_draft, hello
 from twinspark.actors.link.frame_server import FrameServer
-from twinspark.actors.wire import GREETING_BYTES, Frame, Hello, Round, Welcome, encode
+from twinspark.actors.wire import GREETING_BYTES, Frame, Hello, Round, encode
 
 
 class RayServer:
@@ -37,26 +37,14 @@ class RayServer:
         return answer.data
 
 
-class RayLink:
+class RayLink(MeteredLink):
     """A Link over calls to `actor`; made by `connect`. Answers come in the order of the calls."""
 
-    welcome: Welcome
-
     def __init__(self, actor: Any, *, vocab_size: int, record: Recorder | None = None) -> None:
+        super().__init__(vocab_size, record)
         self._actor = actor
-        self._vocab_size = vocab_size
-        self._meter = Meter(record)
         self._calls: deque[tuple[Any, bool]] = deque()
         self._called = asyncio.Event()
-        self._ended: str | None = None
-
-    @property
-    def bytes_out(self) -> int:
-        return self._meter.bytes_out
-
-    @property
-    def bytes_in(self) -> int:
-        return self._meter.bytes_in
 
     async def send(self, frame: Frame) -> None:
         import ray
@@ -105,10 +93,6 @@ class RayLink:
             self._calls.popleft()
             if data or answer_due:
                 return data
-
-    def _check_open(self) -> None:
-        if self._ended is not None:
-            raise LinkLost(f"the link has ended: {self._ended}")
 
     def _lost(self, why: str) -> LinkLost:
         self._ended = why

@@ -7,18 +7,16 @@ import contextlib
 import socket
 
 from twinspark.actors.errors import LinkLost, WireError
-from twinspark.actors.link.base import Endpoint, Meter, Recorder, check_welcome, from_draft, hello
-from twinspark.actors.wire import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, Welcome, encode, frame_length
+from twinspark.actors.link.base import Endpoint, MeteredLink, Recorder, check_welcome, from_draft, hello
+from twinspark.actors.wire import MAX_FRAME_BYTES, PREFIX_BYTES, Frame, encode, frame_length
 
 SEND_TIMEOUT_S = 10.0
 CONNECT_ATTEMPTS = 3
 RETRY_PAUSE_S = 0.05
 
 
-class StreamLink:
+class StreamLink(MeteredLink):
     """A Link over a connected socket; made by `connect`."""
-
-    welcome: Welcome
 
     def __init__(
         self,
@@ -29,21 +27,11 @@ class StreamLink:
         record: Recorder | None = None,
         send_timeout_s: float = SEND_TIMEOUT_S,
     ) -> None:
+        super().__init__(vocab_size, record)
         self._reader = reader
         self._writer = writer
-        self._vocab_size = vocab_size
-        self._meter = Meter(record)
         self._send_timeout_s = send_timeout_s
         self._expected: int | None = None
-        self._ended: str | None = None
-
-    @property
-    def bytes_out(self) -> int:
-        return self._meter.bytes_out
-
-    @property
-    def bytes_in(self) -> int:
-        return self._meter.bytes_in
 
     async def send(self, frame: Frame) -> None:
         data = encode(frame, self._vocab_size)
@@ -87,10 +75,6 @@ class StreamLink:
         data = await self._reader.readexactly(self._expected)
         self._expected = None
         return data
-
-    def _check_open(self) -> None:
-        if self._ended is not None:
-            raise LinkLost(f"the link has ended: {self._ended}")
 
     def _lost(self, why: str) -> LinkLost:
         self._ended = why

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from twinspark.cluster.probe import probe_node
 from twinspark.cluster.ray_session import ray_session
-from twinspark.deploy.compare import Lane, row_of, take_turn
+from twinspark.deploy.compare import lanes_for, row_of, take_turn
 from twinspark.deploy.options import Options
 from twinspark.deploy.plan_pair import open_pair
 from twinspark.deploy.progress import note
@@ -96,17 +96,15 @@ async def main(arguments: argparse.Namespace) -> None:
         found += prompts_from_file(Path(path))[: int(count)]
     prompts = encode_prompts(tokenizer, found, False)
     snapshot = probe_node()
-    lanes = [Lane(n, options.model_copy(update={"dspark_place": n})) for n in arguments.lanes.split(",")]
+    lanes = lanes_for(options, arguments.lanes.split(","))
     peer: list[float] = []
     for repeat in range(arguments.repeats):
         if not arguments.no_peer:
             peer.append(transformers_lane(opened.target.path, prompts, arguments.tokens, snapshot.num_cpus))
             note(f"turn {repeat + 1} transformers: {peer[-1]:.1f} tokens/s")
         for lane in lanes:
-            baseline = None if lane is lanes[0] else lanes[0].turns[0].reports
             with ray_session(None, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
-                lane.turns.append(await take_turn(lane, opened, snapshot, prompts, tokenizer, baseline))
-            note(f"turn {repeat + 1} {lane.name}: {lane.turns[-1].tokens_per_s:.1f} tokens/s")
+                await take_turn(lane, opened, snapshot, prompts, tokenizer, first=lanes[0])
     rows = [row_of(lane) for lane in lanes]
     off = rows[0]["tokens_per_s"]
     for row in rows:

@@ -55,9 +55,11 @@ async def take_turn(
     snapshot: Snapshot,
     prompts: Sequence[Sequence[int]],
     tokenizer: Tokenizer,
-    baseline: Sequence[Report] | None,
-) -> Turn:
-    """Bring the lane's pair up, run every prompt, audit against `baseline`, end the pair."""
+    *,
+    first: Lane,
+) -> None:
+    """Bring the lane's pair up, run every prompt, audit against the `first` lane's first turn, end the pair."""
+    baseline = () if lane is first else first.turns[0].reports
     options = lane.options
     spec = plan_pair(options, opened, snapshot, max_seqs=1)
     eos = () if options.ignore_eos else tokenizer.eos_ids
@@ -76,16 +78,23 @@ async def take_turn(
         for request in requests:
             reports += [c.report for c in await complete(pair, [request], tokenizer, options.stop)]
         after, laps = await pair.reports(), await pair.laps_ms()
-        for i, report in enumerate(reports if baseline is not None else ()):
-            difference = await audit(pair, requests[i], baseline[i].token_ids, report.token_ids)  # type: ignore[index]
+        for i, plain in enumerate(baseline):
+            difference = await audit(pair, requests[i], plain.token_ids, reports[i].token_ids)
             if difference is not None:
                 lane.differences[i] = difference
-    return Turn(
+    turn = Turn(
         reports,
         after,
         {name: after[name].cpu_s - before[name].cpu_s for name in after if name in before},
         {name: value - laps_before.get(name, 0.0) for name, value in laps.items()},
     )
+    lane.turns.append(turn)
+    note(f"turn {len(lane.turns)} {lane.name}: {turn.tokens_per_s:.1f} tokens/s")
+
+
+def lanes_for(options: Options, placements: Sequence[str]) -> list[Lane]:
+    """A lane a placement; the first is the baseline of identity."""
+    return [Lane(name, options.model_copy(update={"dspark_place": name})) for name in placements]
 
 
 async def compare(
@@ -99,13 +108,10 @@ async def compare(
     repeats: int,
 ) -> list[Lane]:
     """A lane a placement, `repeats` turns each, interleaved; the first of `placements` is the baseline of identity."""
-    lanes = [Lane(name, options.model_copy(update={"dspark_place": name})) for name in placements]
-    for repeat in range(repeats):
+    lanes = lanes_for(options, placements)
+    for _ in range(repeats):
         for lane in lanes:
-            baseline = None if lane is lanes[0] else lanes[0].turns[0].reports
-            turn = await take_turn(lane, opened, snapshot, prompts, tokenizer, baseline)
-            lane.turns.append(turn)
-            note(f"turn {repeat + 1}/{repeats} {lane.name}: {turn.tokens_per_s:.1f} tokens/s")
+            await take_turn(lane, opened, snapshot, prompts, tokenizer, first=lanes[0])
     return lanes
 
 

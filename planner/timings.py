@@ -1,0 +1,81 @@
+"""How long steps take: measured cells, and what lies between them. Pure; who measured, and how, is not known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Role = Literal["verify", "draft", "colocated"]
+
+
+@dataclass(frozen=True, order=True)
+class StepKey:
+    """Which step. `role`: "verify" is a pass of the target, "draft" a step of a draft actor (trunk included),
+    "colocated" a step of a draft in the target's actor (taps read). `beside` says that the other actor of the pair
+    computes on the same device: its threads wait there too.
+    """
+
+    role: Role
+    device_class: str
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`num_requests` at once; `length` is draft tokens a request (0: plain decoding; verify runs `length + 1` rows)."""
+
+    num_requests: int
+    length: int
+    ms: float
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells of one step. Between cells it is linear, in the length first, then in the requests; beyond them the last
+    slope goes on, and never falls.
+    """
+
+    cells: tuple[Cell, ...]
+
+    def ms(self, num_requests: int, length: int) -> float:
+        """Milliseconds of a step. Raises ValueError where there are no cells."""
+        if not self.cells:
+            raise ValueError("a grid must have cells, got none")
+        rows: dict[int, dict[int, float]] = {}
+        for cell in self.cells:
+            rows.setdefault(cell.num_requests, {})[cell.length] = cell.ms
+        return _between({n: _between(row, length) for n, row in rows.items()}, num_requests)
+
+
+@dataclass(frozen=True)
+class Timings:
+    """`link_ms` by pair of node names (either order), one round trip of a round's frames; `overhead_ms` by target
+    device class: what a round takes beside its steps and its link.
+    """
+
+    steps: Mapping[StepKey, Grid] = field(default_factory=dict)
+    link_ms: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    overhead_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def step(self, key: StepKey) -> Grid | None:
+        """The grid of `key`; one measured alone stands in for `beside`."""
+        return self.steps.get(key) or self.steps.get(StepKey(key.role, key.device_class))
+
+    def link(self, a: str, b: str) -> float | None:
+        """Milliseconds between two nodes; None where it is unknown."""
+        found = self.link_ms.get((a, b))
+        return self.link_ms.get((b, a)) if found is None else found
+
+
+def _between(points: Mapping[int, float], at: int) -> float:
+    """Piecewise linear through `points`, extended by the outermost slope where that does not fall; at least 0."""
+    known: Sequence[int] = sorted(points)
+    if at in points or len(known) == 1:
+        return points[at] if at in points else points[known[0]]
+    above = next((i for i, x in enumerate(known) if x > at), len(known) - 1)
+    low, high = known[max(0, above - 1)], known[max(1, above)]
+    slope = (points[high] - points[low]) / (high - low)
+    if at > known[-1]:
+        return points[known[-1]] + max(0.0, slope) * (at - known[-1])
+    return max(0.0, points[low] + slope * (at - low))

@@ -15,7 +15,7 @@ from twinspark.actors.draft.proposer import Proposer
 from twinspark.actors.nets.decoder import Decoder
 from twinspark.actors.nets.head import Head, HeadPrecision
 from twinspark.actors.nets.linear import Precision
-from twinspark.actors.specs import DraftSettings, DraftSpec, TargetSpec
+from twinspark.actors.specs import ActorSpec, DraftSettings, DraftSpec, TargetSpec
 
 Load = Callable[[str], Tensor]
 
@@ -59,17 +59,12 @@ def check_settings(settings: DraftSettings, head: HeadCheckpoint) -> None:
         raise ValueError("a minimum confidence needs a head with a confidence head, got one without")
 
 
-def load_target(spec: TargetSpec, progress: Progress) -> tuple[Decoder, Proposer | None]:
-    """The target network, and the proposer beside it where the draft is colocated."""
+def load_target(spec: TargetSpec, progress: Progress) -> Decoder:
+    """The target network."""
     target = open_target(spec.actor.model_path)
-    head = None
-    if spec.colocated is not None:
-        head = open_head(spec.colocated.head_path)
-        check_head_fits(head, target)
-        check_settings(spec.colocated, head)
     device = torch.device(spec.actor.device)
     load = progress.counting(target.tensors, set(target.tensors.infos()))
-    network = Decoder(
+    return Decoder(
         target.config,
         load,
         precision=spec.dtype,
@@ -78,12 +73,16 @@ def load_target(spec: TargetSpec, progress: Progress) -> tuple[Decoder, Proposer
         context=spec.actor.context,
         device=device,
     )
-    if head is None or spec.colocated is None:
-        return network, None
-    proposer = _load_proposer(
-        target, head, spec.colocated, network.embedding, spec.actor.max_seqs, spec.actor.context, device, progress
+
+
+def load_colocated(actor: ActorSpec, network: Decoder, settings: DraftSettings, progress: Progress) -> Proposer:
+    """A proposer beside a target that is loaded already."""
+    target, head = open_target(actor.model_path), open_head(settings.head_path)
+    check_head_fits(head, target)
+    check_settings(settings, head)
+    return _load_proposer(
+        target, head, settings, network.embedding, actor.max_seqs, actor.context, network.device, progress
     )
-    return network, proposer
 
 
 def load_drafter(spec: DraftSpec, progress: Progress) -> tuple[Drafter, int]:

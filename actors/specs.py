@@ -32,12 +32,11 @@ class ActorSpec:
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """A target actor. `colocated` drafts in the target's own actor, with the taps read."""
+    """A target actor."""
 
     actor: ActorSpec
     dtype: Literal["float32", "bfloat16"]
     numerics: Literal["exact", "fast"]
-    colocated: DraftSettings | None = None
 
 
 @dataclass(frozen=True)

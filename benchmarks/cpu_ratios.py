@@ -18,11 +18,11 @@ import sys
 import time
 from pathlib import Path
 
-from twinspark.cluster.probe import probe_node
 from twinspark.cluster.ray_session import ray_session
+from twinspark.cluster.survey import nodes_of, survey_here
 from twinspark.deploy.compare import lanes_for, row_of, take_turn
 from twinspark.deploy.options import Options
-from twinspark.deploy.plan_pair import open_pair
+from twinspark.deploy.opening import open_pair
 from twinspark.deploy.progress import note
 from twinspark.deploy.prompts import encode_prompts, prompts_from_file
 from twinspark.deploy.tokenizer import open_tokenizer
@@ -95,16 +95,16 @@ async def main(arguments: argparse.Namespace) -> None:
         path, _, count = more.rpartition(":")
         found += prompts_from_file(Path(path))[: int(count)]
     prompts = encode_prompts(tokenizer, found, False)
-    snapshot = probe_node()
+    nodes = nodes_of(survey_here())
     lanes = lanes_for(options, arguments.lanes.split(","))
     peer: list[float] = []
     for repeat in range(arguments.repeats):
         if not arguments.no_peer:
-            peer.append(transformers_lane(opened.target.path, prompts, arguments.tokens, snapshot.num_cpus))
+            peer.append(transformers_lane(opened.target.path, prompts, arguments.tokens, nodes[0].num_cpus))
             note(f"turn {repeat + 1} transformers: {peer[-1]:.1f} tokens/s")
         for lane in lanes:
-            with ray_session(None, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
-                await take_turn(lane, opened, snapshot, prompts, tokenizer, first=lanes[0])
+            with ray_session(None, num_cpus=nodes[0].num_cpus, num_gpus=len(nodes[0].gpus)):
+                await take_turn(lane, opened, nodes, prompts, tokenizer, first=lanes[0])
     rows = [row_of(lane) for lane in lanes]
     off = rows[0]["tokens_per_s"]
     for row in rows:

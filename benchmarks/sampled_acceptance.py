@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from twinspark.actors.errors import CheckpointError
-from twinspark.actors.loading import Progress, load_target
+from twinspark.actors.loading import Progress, load_colocated, load_target
 from twinspark.actors.sampling.noise import derived_seed
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorSpec, DraftSettings, TargetSpec
@@ -63,9 +63,8 @@ def measure(given: argparse.Namespace) -> dict[float, list[Acceptance]]:
     context = max(map(len, prompts)) + given.tokens
     actor = ActorSpec(model, "cpu", context, min(MAX_SEQS, len(prompts)), given.threads)
     settings = DraftSettings(head, "float32", given.positions)
-    target, proposer = load_target(TargetSpec(actor, "float32", "fast", settings), Progress())
-    if proposer is None:
-        raise ValueError("a head must be loaded, got none")
+    target = load_target(TargetSpec(actor, "float32", "fast"), Progress())
+    proposer = load_colocated(actor, target, settings, Progress())
     engine = Engine(target, max_seqs=actor.max_seqs, context=context)
     results = {}
     for temperature in given.temperature:

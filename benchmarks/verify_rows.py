@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=25)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
-    threads = given.threads or probe_node().num_cpus
+    threads = given.threads or probe_node().num_cpus.value
     torch.set_num_threads(threads)
     target = open_target(demo_model_path() if given.model == "demo" else given.model)
     with torch.inference_mode():

@@ -9,6 +9,10 @@ class SpawnError(RuntimeError):
     """An actor could not be started or did not come up in time; says what it waited for."""
 
 
+class NoRoomError(SpawnError):
+    """The memory that the plan counted on is not there any more, just before loading."""
+
+
 class Interrupted(BaseException):
     """A signal asked the program to end. No Exception, so that nothing on the way out takes it for a failure."""
 

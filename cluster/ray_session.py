@@ -20,7 +20,9 @@ from twinspark.cluster.signals import cancelling_signals
 
 log = logging.getLogger(__name__)
 
-# Logical CPUs beyond the real ones, so that a new draft can come up while a lost one still holds its own.
+# Logical CPUs for each real one, and some more: a draft beside a target that takes all cores has its place too, and a
+# new one can come up while a lost one still holds its own. In a private Ray nothing else asks for them.
+CPUS_FOR_EACH = 3
 SPARE_CPUS = 2
 PRIVATE = {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
 REACH_TIMEOUT_S = 10.0
@@ -45,7 +47,7 @@ def ray_session(address: str | None, *, num_cpus: int, num_gpus: int) -> Iterato
             return
         # Ray runs its workers at niceness 15: anything else on the machine would starve the two that do the work.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        resources = {"num_cpus": num_cpus + SPARE_CPUS, "num_gpus": num_gpus}
+        resources = {"num_cpus": CPUS_FOR_EACH * num_cpus + SPARE_CPUS, "num_gpus": num_gpus}
         with (
             _private_folder() as folder,
             _connected(take_signals_back, "local", _temp_dir=str(folder), **PRIVATE, **resources),

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +71,13 @@ def generate(
 def probe(as_json: bool) -> None:
     """Show what this machine has: CPUs, RAM that is available now, GPUs."""
     from twinspark.cluster.probe import probe_node
+    from twinspark.deploy.probe import document, show
 
     snapshot = probe_node()
     if as_json:
-        print(json.dumps(asdict(snapshot)))
-        return
-    print(f"host  {snapshot.host}")
-    print(f"CPUs  {snapshot.num_cpus} ({snapshot.cpu_source})")
-    ram = f"{snapshot.available_ram_bytes / 2**30:.1f} GiB available of {snapshot.total_ram_bytes / 2**30:.1f}"
-    print(f"RAM   {ram} ({snapshot.ram_source})")
-    for gpu in snapshot.gpus:
-        print(f"GPU {gpu.index} {gpu.name}: {gpu.free_bytes / 2**30:.1f} GiB free of {gpu.total_bytes / 2**30:.1f}")
-    if not snapshot.gpus:
-        print(f"GPU   none ({snapshot.gpu_search})")
+        print(json.dumps(document(snapshot)))
+    else:
+        show(snapshot)
 
 
 @cli.command()

@@ -14,13 +14,14 @@ from typing import Any
 from twinspark.actors.specs import ActorReport
 from twinspark.actors.target.request import Report
 from twinspark.cluster.pair import Pair
-from twinspark.cluster.probe import Snapshot
 from twinspark.deploy.completion import complete, requests_for
 from twinspark.deploy.identity import Difference, audit
+from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options
-from twinspark.deploy.plan_pair import Opened, plan_pair
+from twinspark.deploy.plan_pair import plan_pair
 from twinspark.deploy.progress import note
 from twinspark.deploy.tokenizer import Tokenizer
+from twinspark.planner.nodes import Node
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Lane:
 async def take_turn(
     lane: Lane,
     opened: Opened,
-    snapshot: Snapshot,
+    nodes: Sequence[Node],
     prompts: Sequence[Sequence[int]],
     tokenizer: Tokenizer,
     *,
@@ -61,7 +62,7 @@ async def take_turn(
     """Bring the lane's pair up, run every prompt, audit against the `first` lane's first turn, end the pair."""
     baseline = () if lane is first else first.turns[0].reports
     options = lane.options
-    spec = plan_pair(options, opened, snapshot, max_seqs=1)
+    spec = plan_pair(options, opened, nodes, max_seqs=1)
     eos = () if options.ignore_eos else tokenizer.eos_ids
     async with Pair.start(spec) as pair:
         requests = requests_for(
@@ -101,7 +102,7 @@ async def compare(
     options: Options,
     placements: Sequence[str],
     opened: Opened,
-    snapshot: Snapshot,
+    nodes: Sequence[Node],
     prompts: Sequence[Sequence[int]],
     tokenizer: Tokenizer,
     *,
@@ -111,7 +112,7 @@ async def compare(
     lanes = lanes_for(options, placements)
     for _ in range(repeats):
         for lane in lanes:
-            await take_turn(lane, opened, snapshot, prompts, tokenizer, first=lanes[0])
+            await take_turn(lane, opened, nodes, prompts, tokenizer, first=lanes[0])
     return lanes
 
 

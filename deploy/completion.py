@@ -124,10 +124,10 @@ def document(completion: Completion, pair: Pair, reports: dict[str, ActorReport]
         "prompt_token_count": completion.prompt_token_count,
         "finish_reason": completion.report.finish_reason,
         "placement": {
-            "name": decision.placement,
-            "reason": decision.reason,
+            "name": pair.current.placement,
+            "reason": pair.reason,
             "requested": decision.requested,
-            "device": None if decision.placement == "off" else drafting.device,
+            "device": None if pair.current.placement == "off" else drafting.device,
             "node": drafting.node,
             "target_device": reports["target"].device,
             "threads": {name: report.num_threads for name, report in reports.items()},

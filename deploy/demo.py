@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from twinspark.cluster.pair import Pair
-from twinspark.cluster.probe import Snapshot, probe_node
-from twinspark.cluster.ray_session import ray_session
+from twinspark.cluster.survey import nodes_of, survey_cluster, survey_here
 from twinspark.deploy.compare import Lane, compare, row_of
 from twinspark.deploy.completion import complete, metrics_of, requests_for
+from twinspark.deploy.opening import Opened, open_pair
 from twinspark.deploy.options import Options
-from twinspark.deploy.plan_pair import Opened, open_pair, plan_pair
+from twinspark.deploy.plan_pair import plan_pair
+from twinspark.deploy.planned import session
 from twinspark.deploy.progress import loading_bars, note
 from twinspark.deploy.prompts import Prompt, encode_prompts
 from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
+from twinspark.planner.nodes import Node
 
 QUESTION = "Why do the leaves of many trees turn red in autumn?"
 COMPARED = (
@@ -35,16 +38,16 @@ async def demo(options: Options, *, as_json: bool) -> None:
     """The streamed answer goes to stdout, the table too; with `as_json` one document with both."""
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
-    snapshot = probe_node()
-    with ray_session(options.address, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
-        answer = await _stream_answer(options, opened, snapshot, tokenizer, as_json=as_json)
+    with session(options):
+        nodes = nodes_of(survey_here() if options.address is None else await survey_cluster())
+        answer = await _stream_answer(options, opened, nodes, tokenizer, as_json=as_json)
         note(f"\ncomparing {', '.join(PLACEMENTS)}: {len(COMPARED)} prompts, {REPEATS} turns each, interleaved")
         prompts = encode_prompts(tokenizer, [Prompt(text=text) for text in COMPARED], False)
         lanes = await compare(
             options.model_copy(update={"max_new_tokens": COMPARED_TOKENS}),
             PLACEMENTS,
             opened,
-            snapshot,
+            nodes,
             prompts,
             tokenizer,
             repeats=REPEATS,
@@ -56,11 +59,11 @@ async def demo(options: Options, *, as_json: bool) -> None:
 
 
 async def _stream_answer(
-    options: Options, opened: Opened, snapshot: Snapshot, tokenizer: Tokenizer, *, as_json: bool
+    options: Options, opened: Opened, nodes: Sequence[Node], tokenizer: Tokenizer, *, as_json: bool
 ) -> dict[str, Any]:
     """With the draft in an actor of its own, so that the demo shows what twinspark is about."""
     place = "cpu" if options.dspark_place == "auto" else options.dspark_place
-    spec = plan_pair(options.model_copy(update={"dspark_place": place}), opened, snapshot, max_seqs=1)
+    spec = plan_pair(options.model_copy(update={"dspark_place": place}), opened, nodes, max_seqs=1)
     note(f"placement: {spec.decision.placement} ({spec.decision.reason})")
     requests = requests_for(
         encode_prompts(tokenizer, [Prompt(text=QUESTION)], False),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from twinspark.cluster.pair import Pair
-from twinspark.cluster.probe import probe_node
-from twinspark.cluster.ray_session import ray_session
 from twinspark.deploy.completion import Completion, complete, document, requests_for, trace_lines
+from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
-from twinspark.deploy.plan_pair import open_pair, plan_pair
+from twinspark.deploy.plan_pair import recipe_of
+from twinspark.deploy.planned import planned
 from twinspark.deploy.progress import loading_bars, note
 from twinspark.deploy.prompts import Prompt, encode_prompts
 from twinspark.deploy.tokenizer import open_tokenizer
@@ -35,15 +35,10 @@ async def generate(
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
     encoded = encode_prompts(tokenizer, prompts, raw)
-    snapshot = probe_node()
-    spec = plan_pair(
-        options, opened, snapshot, max_seqs=len(encoded), record_path=None if record is None else str(record)
-    )
-    context = spec.target.actor.context
+    context = recipe_of(options, opened).context
     for number, ids in enumerate(encoded, 1):
         if len(ids) >= context:
             raise ValueError(f"prompt {number} must be shorter than the context of {context} tokens, got {len(ids)}")
-    note(f"placement: {spec.decision.placement} ({spec.decision.reason})")
     requests = requests_for(
         encoded,
         [options.sampling() for _ in encoded],
@@ -56,8 +51,11 @@ async def generate(
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    with ray_session(options.address, num_cpus=snapshot.num_cpus, num_gpus=len(snapshot.gpus)):
-        async with Pair.start(spec, loading_bars()) as pair:
+    record_path = None if record is None else str(record)
+    async with planned(options, opened, max_seqs=len(encoded), record_path=record_path) as plan:
+        decision = plan.spec.decision
+        note(f"placement: {decision.placement} ({decision.reason})")
+        async with Pair.start(plan.spec, loading_bars()) as pair:
             completions = await complete(pair, requests, tokenizer, options.stop, show if alone else None)
             reports = await pair.reports()
             documents = [document(completion, pair, reports) for completion in completions]

@@ -45,6 +45,14 @@ class Options(BaseModel):
     max_seqs: int = Field(16, ge=1, le=1024, description="requests decoded at once")
     threads: int = Field(0, ge=0, le=MAX_THREADS, description="CPU threads of the target; 0: all there are")
     dspark_threads: int = Field(1, ge=1, le=MAX_THREADS, description="CPU threads of a draft actor")
+    objective: Literal["speed", "cost"] = Field(
+        "speed", description="what auto maximises: tokens/s, or tokens per money"
+    )
+    prices: str | None = Field(
+        None, description="TOML file with prices per core_hour and gpu_hour, for --objective cost"
+    )
+    recalibrate: bool = Field(False, description="auto: time the devices anew, whatever was kept of earlier timings")
+    static: bool = Field(False, description="auto: plan by sizes alone; nothing is timed")
     address: str | None = Field(None, description="a Ray cluster; without it a private local one")
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="seed of the sampling noise; unset: drawn, and told")
     temperature: float = Field(0.0, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False, description="0 is greedy")
@@ -54,6 +62,14 @@ class Options(BaseModel):
     max_new_tokens: int = Field(256, ge=1, le=MAX_NEW_TOKENS, description="tokens to generate at most")
     stop: tuple[str, ...] = Field((), description="end the text before this string (may be repeated)")
     ignore_eos: bool = Field(False, description="do not stop at the model's end tokens")
+
+    @model_validator(mode="after")
+    def _go_together(self) -> Options:
+        if self.objective == "cost" and self.prices is None:
+            raise ValueError("--objective cost needs --prices FILE, got none")
+        if self.recalibrate and self.static:
+            raise ValueError("--recalibrate and --static exclude each other, got both")
+        return self
 
     @model_validator(mode="after")
     def _stops_are_sound(self) -> Options:

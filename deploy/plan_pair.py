@@ -1,104 +1,105 @@
-"""From options to a pair that can be spawned: paths, checks from headers alone, the placement, device settings."""
+"""From options and nodes to a pair that can be spawned: what is asked, what it would take, the decision, the recipe."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
-from twinspark.actors.checkpoint.compatible import check_head_fits
-from twinspark.actors.checkpoint.opening import open_head, open_target
-from twinspark.actors.checkpoint.source import HeadCheckpoint, TargetCheckpoint
+from twinspark.actors.checkpoint.head_record import conditional_acceptance
+from twinspark.actors.checkpoint.sizes import head_size, model_size
 from twinspark.actors.loading import check_settings
-from twinspark.actors.specs import ActorSpec, DraftDtype, DraftSettings, DraftSpec, TargetSpec
+from twinspark.actors.specs import DraftDtype, DraftSettings
 from twinspark.cluster.pair import PairSpec
-from twinspark.cluster.probe import Snapshot
-from twinspark.deploy.embedded import Progress, demo_head_path, demo_model_path
+from twinspark.cluster.recipe import Recipe, TargetDtype
+from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options
-from twinspark.planner.placement import Decision, Device, Resources, decide
+from twinspark.deploy.prices import read_prices
+from twinspark.planner.decide import PlanInputs
+from twinspark.planner.nodes import Node
+from twinspark.planner.pair_footprints import PairFootprints
+from twinspark.planner.placement import Demand, Kind
+from twinspark.planner.timings import Timings
 
 DEFAULT_CONTEXT = 2048
-CPU_VERIFY_LENGTH = 5  # up to 6 rows cost a CPU target what 1 does; the 7th and 8th do not (docs/performance.md)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The pair's checkpoints, headers read."""
-
-    target: TargetCheckpoint
-    head: HeadCheckpoint | None
-
-
-def open_pair(options: Options, say: Progress) -> Opened:
-    """Both checkpoints, checked against each other. Raises CheckpointError, or DemoModelError where a fetch fails."""
-    model = str(demo_model_path(say)) if options.model == "demo" else options.model
-    target = open_target(model)
-    if options.dspark_model == "none":
-        return Opened(target, None)
-    head = open_head(str(demo_head_path()) if options.dspark_model == "demo" else options.dspark_model)
-    if options.dspark_place != "off":
-        check_head_fits(head, target)
-    return Opened(target, head)
-
-
-def resources_of(snapshot: Snapshot) -> Resources:
-    return Resources(snapshot.num_cpus, snapshot.available_ram_bytes, len(snapshot.gpus), snapshot.gpu_search)
+NOT_MEASURED = Timings()
 
 
 def plan_pair(
     options: Options,
     opened: Opened,
-    snapshot: Snapshot,
+    nodes: Sequence[Node],
+    timings: Timings = NOT_MEASURED,
     *,
     max_seqs: int | None = None,
     record_path: str | None = None,
 ) -> PairSpec:
     """The pair to spawn. `max_seqs` narrows the option where fewer requests are known to come.
 
-    Raises ValueError (one line) for settings that do not go together.
+    Raises ValueError (one line) for settings that do not go together, PlacementError for what cannot be placed.
     """
-    decision = decide(options.dspark_place, resources_of(snapshot), has_head=opened.head is not None)
+    recipe = recipe_of(options, opened, record_path)
+    inputs = PlanInputs(
+        nodes=tuple(nodes),
+        demand=_demand(options, opened, min(options.max_seqs, max_seqs or options.max_seqs)),
+        footprints=PairFootprints(
+            model=model_size(opened.target),
+            head=None if opened.head is None else head_size(opened.head),
+            target_dtypes=recipe.target_dtypes,
+            draft_dtypes=recipe.draft_dtypes,
+            numerics=recipe.numerics,
+            context=recipe.context,
+        ),
+        timings=timings,
+    )
+    return PairSpec(recipe, inputs, inputs.decide())
+
+
+def recipe_of(options: Options, opened: Opened, record_path: str | None = None) -> Recipe:
+    """What is the same wherever the pair is placed. Raises ValueError for settings that do not go together."""
     most = opened.target.config.max_positions
     context = options.context or min(most, DEFAULT_CONTEXT)
     if context > most:
         raise ValueError(f"--context must be at most the model's {most}, got {context}")
-    settings = None
     if opened.head is not None:
-        settings = _draft_settings(options, opened.head, decision)
-        check_settings(settings, opened.head)
-    seqs = min(options.max_seqs, max_seqs or options.max_seqs)
-    threads = options.threads or snapshot.num_cpus
-    actor = ActorSpec(opened.target.path, decision.target_device, context, seqs, threads)
-    target = TargetSpec(
-        actor,
-        dtype=_target_dtype(options, decision.target_device),
+        asked = options.dspark_verify_len or 1
+        check_settings(DraftSettings(opened.head.path, "float32", asked, options.dspark_min_confidence), opened.head)
+    return Recipe(
+        model_path=opened.target.path,
+        head_path=None if opened.head is None else opened.head.path,
+        context=context,
+        target_dtypes={"cpu": _target_dtype(options, "cpu"), "cuda": _target_dtype(options, "cuda")},
+        draft_dtypes={"cpu": _draft_dtype(options, "cpu"), "cuda": _draft_dtype(options, "cuda")},
         numerics=options.numerics,
-        colocated=settings if decision.placement == "colocated" else None,
-    )
-    draft = None
-    if decision.placement in ("cpu", "gpu") and settings is not None and decision.draft_device is not None:
-        where = ActorSpec(opened.target.path, decision.draft_device, context, seqs, options.dspark_threads)
-        draft = DraftSpec(where, settings)
-    share = 0.5 if decision.placement == "gpu" and len(snapshot.gpus) == 1 else 1.0
-    return PairSpec(decision, target, draft, options.transport, gpu_share=share, record_path=record_path)
-
-
-def _draft_settings(options: Options, head: HeadCheckpoint, decision: Decision) -> DraftSettings:
-    most = head.config.num_draft_tokens
-    chosen = min(most, CPU_VERIFY_LENGTH) if decision.target_device == "cpu" else most
-    return DraftSettings(
-        head.path, _draft_dtype(options, decision), options.dspark_verify_len or chosen, options.dspark_min_confidence
+        min_confidence=options.dspark_min_confidence,
+        target_threads=options.threads,
+        draft_threads=options.dspark_threads,
+        transport=options.transport,
+        record_path=record_path,
     )
 
 
-def _draft_dtype(options: Options, decision: Decision) -> DraftDtype:
+def _demand(options: Options, opened: Opened, num_requests: int) -> Demand:
+    head = opened.head
+    return Demand(
+        requested=options.dspark_place,
+        num_requests=num_requests,
+        verify_length=options.dspark_verify_len,
+        most_drafts=0 if head is None else head.config.num_draft_tokens,
+        survival=None if head is None else conditional_acceptance(head.path),
+        draft_threads=options.dspark_threads,
+        objective=options.objective,
+        prices=read_prices(options.prices),
+    )
+
+
+def _draft_dtype(options: Options, kind: Kind) -> DraftDtype:
     if options.dspark_dtype != "auto":
         return options.dspark_dtype
     if options.dtype != "auto":
         return options.dtype
-    return "bfloat16" if decision.draft_device == "cuda" else "int8"
+    return "bfloat16" if kind == "cuda" else "int8"
 
 
-def _target_dtype(options: Options, device: Device) -> Literal["float32", "bfloat16"]:
+def _target_dtype(options: Options, kind: Kind) -> TargetDtype:
     if options.dtype != "auto":
         return options.dtype
-    return "float32" if device == "cpu" else "bfloat16"
+    return "float32" if kind == "cpu" else "bfloat16"

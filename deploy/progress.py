@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from twinspark.cluster.measure import OnStage
 from twinspark.cluster.spawn import OnProgress
 
 console = Console(stderr=True, highlight=False)
@@ -43,3 +44,19 @@ def loading_bars() -> Iterator[OnProgress]:
 
     with bars:
         yield show
+
+
+@contextmanager
+def timing_bar() -> Iterator[OnStage]:
+    """One bar for what is being timed; nothing where stderr is no terminal."""
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bars.add_task("starting", total=None)
+    with bars:
+        yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 GIB = 2**30
 MIB = 2**20
@@ -71,9 +72,9 @@ class Seat:
     device: str
 
     @property
-    def kind(self) -> str:
-        """"cpu" or "cuda"."""
-        return self.device.partition(":")[0]
+    def kind(self) -> Literal["cpu", "cuda"]:
+        """Of which kind the device is."""
+        return "cpu" if self.device == CPU else "cuda"
 
 
 def headroom_bytes(free_bytes: int | None, total_bytes: int | None, least_reserve_bytes: int) -> int | None:

@@ -1,70 +1,122 @@
-"""Where draft and target go. Pure: what there is and what was asked for come in, a decision with its reason goes out.
-
-For now `auto` follows a static rule; explicit placements are the user's choice and are only checked for being possible.
-"""
+"""The words of a decision: placements, candidates, what was asked for, what was decided."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
+
+from twinspark.planner.footprint import Footprint
+from twinspark.planner.nodes import Seat
+from twinspark.planner.prices import Prices
 
 Placement = Literal["off", "colocated", "cpu", "gpu"]
 Requested = Literal["auto", "off", "colocated", "cpu", "gpu"]
-Device = Literal["cpu", "cuda"]
-PLACEMENTS: tuple[str, ...] = get_args(Placement)
-LEAST_CPUS_FOR_CPU_DRAFT = 4  # below that the draft takes the target's own cores (DESIGN section 4)
+Objective = Literal["speed", "cost"]
+Kind = Literal["cpu", "cuda"]
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
+
+
+CPU_DRAFTS = 5  # up to 6 rows cost a CPU target what 1 does; the 7th and 8th do not (docs/performance.md)
 
 
 class PlacementError(ValueError):
     """The placement asked for is not possible here."""
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What a node has, as far as the static rule looks. `gpu_search` says how GPUs were looked for."""
+class TargetDoesNotFitError(PlacementError):
+    """Not even the target fits anywhere."""
 
-    num_cpus: int
-    available_ram_bytes: int | None
-    num_gpus: int
-    gpu_search: str
+
+class Footprints(Protocol):
+    """What a pair's sides would take, for this many requests at once and this many draft tokens each."""
+
+    @property
+    def has_head(self) -> bool: ...
+
+    def target(self, kind: Kind, num_requests: int, verify_length: int) -> Footprint:
+        """The target's actor."""
+        ...
+
+    def draft(self, kind: Kind, num_requests: int, verify_length: int) -> Footprint:
+        """A draft actor of its own, trunk included."""
+        ...
+
+    def colocated(self, kind: Kind, num_requests: int, verify_length: int) -> Footprint:
+        """What a head adds to the target's actor."""
+        ...
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is asked of a pair. `verify_length` 0: the planner's choice, up to `most_drafts` (what the head's block
+    allows). `survival` is the conditional acceptance by position (None: no record). `draft_threads` are the cores a CPU
+    draft takes.
+    """
+
+    requested: Requested = "auto"
+    num_requests: int = 1
+    verify_length: int = 0
+    most_drafts: int = 0
+    survival: tuple[float, ...] | None = None
+    draft_threads: int = 1
+    objective: Objective = "speed"
+    prices: Prices = field(default_factory=Prices)
+
+    def usual_drafts(self, kind: Kind) -> int:
+        """The verify length where nothing was measured: all the head has on a GPU, what costs no more than one row on
+        a CPU.
+        """
+        return self.verify_length or (self.most_drafts if kind == "cuda" else min(self.most_drafts, CPU_DRAFTS))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The verify lengths to choose from."""
+        return (self.verify_length,) if self.verify_length else tuple(range(1, self.most_drafts + 1))
+
+    @property
+    def priced_length(self) -> int:
+        """The largest verify length there may be: what workspace is priced at."""
+        return self.verify_length or self.most_drafts
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to place a pair. `footprint_bytes` and `headroom_bytes` are of the draft on its device (of the target for
+    `off`), the latter less what the target takes there. `num_requests` fit at once; `verify_length` is the best.
+    """
+
+    placement: Placement
+    target: Seat
+    draft: Seat | None
+    feasible: bool
+    why: str
+    footprint_bytes: int
+    headroom_bytes: int | None
+    target_bytes: int
+    num_requests: int
+    verify_length: int
+    predicted_tok_per_s: float | None = None
+    price_per_hour: float | None = None
+
+    @property
+    def seat(self) -> Seat:
+        """Where the draft is; for `off`, where the target is."""
+        return self.draft or self.target
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`target_device` and `draft_device` (None: no draft) say what kind of device each side computes on."""
+    """What was decided, and every candidate it was chosen from. `fallbacks` are what to step down to, in order, where
+    the memory is gone by the time of loading; empty for a placement that a person asked for.
+    """
 
-    placement: Placement
     requested: Requested
+    chosen: Candidate
     reason: str
-    target_device: Device
-    draft_device: Device | None
+    measured: bool
+    candidates: tuple[Candidate, ...]
+    fallbacks: tuple[Candidate, ...] = ()
 
-
-def decide(requested: Requested, resources: Resources, *, has_head: bool) -> Decision:
-    """The placement to use. Raises PlacementError where `requested` cannot be had."""
-    target: Device = "cuda" if resources.num_gpus else "cpu"
-    if requested == "auto":
-        return _auto(resources, target, has_head)
-    if requested != "off" and not has_head:
-        raise PlacementError(f"placement {requested} needs a draft head, got --dspark-model none")
-    if requested == "gpu" and not resources.num_gpus:
-        raise PlacementError(f"placement gpu needs a GPU, found none ({resources.gpu_search})")
-    draft: Device | None = {"off": None, "colocated": target, "cpu": "cpu", "gpu": "cuda"}[requested]
-    return Decision(requested, requested, f"asked for; {_found(resources)}", target, draft)
-
-
-def _auto(resources: Resources, target: Device, has_head: bool) -> Decision:
-    if not has_head:
-        return Decision("off", "auto", "no draft head was given", target, None)
-    if target == "cuda":
-        return Decision("colocated", "auto", f"the GPU holds both; {_found(resources)}", target, target)
-    if resources.num_cpus < LEAST_CPUS_FOR_CPU_DRAFT:
-        why = f"fewer than {LEAST_CPUS_FOR_CPU_DRAFT} CPUs, so the draft shares the target's cores and its taps"
-        return Decision("colocated", "auto", f"{why}; {_found(resources)}", target, target)
-    return Decision("colocated", "auto", f"no GPU, so both share the CPUs; {_found(resources)}", target, target)
-
-
-def _found(resources: Resources) -> str:
-    ram = resources.available_ram_bytes
-    ram_text = "RAM available unknown" if ram is None else f"{ram / 2**30:.1f} GiB of RAM available"
-    return f"{resources.num_cpus} CPUs, {ram_text}, {resources.num_gpus} GPUs"
+    @property
+    def placement(self) -> Placement:
+        return self.chosen.placement

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
 from typing import Literal
 
 Role = Literal["verify", "draft", "colocated"]
@@ -33,7 +35,7 @@ class Cell:
 @dataclass(frozen=True)
 class Grid:
     """Cells of one step. Between cells it is linear, in the length first, then in the requests; beyond them the last
-    slope goes on, and never falls.
+    slope goes on, and never falls. Below the first cell a step takes at least its share of that one.
     """
 
     cells: tuple[Cell, ...]
@@ -42,10 +44,39 @@ class Grid:
         """Milliseconds of a step. Raises ValueError where there are no cells."""
         if not self.cells:
             raise ValueError("a grid must have cells, got none")
-        rows: dict[int, dict[int, float]] = {}
-        for cell in self.cells:
-            rows.setdefault(cell.num_requests, {})[cell.length] = cell.ms
-        return _between({n: _between(row, length) for n, row in rows.items()}, num_requests)
+        return _between({n: _between(row, length + 1) for n, row in self._table.items()}, num_requests)
+
+    @cached_property
+    def _table(self) -> dict[int, dict[int, float]]:
+        """Milliseconds by requests, then by rows a request (length + 1): every length for every number of requests.
+
+        Where one was not measured it takes what lies between its neighbours, but no less than any cell of fewer
+        requests and rows, and no more than any of more: a row with fewer cells must not look faster for that.
+        """
+        known = {(cell.num_requests, cell.length + 1): cell.ms for cell in self.cells}
+        by_requests: dict[int, dict[int, float]] = {}
+        by_rows: dict[int, dict[int, float]] = {}
+        for (n, rows), ms in known.items():
+            by_requests.setdefault(n, {})[rows] = ms
+            by_rows.setdefault(rows, {})[n] = ms
+        full: dict[tuple[int, int], float] = {}
+        for n, rows in product(sorted(by_requests), sorted(by_rows)):
+            if (n, rows) in known:
+                full[n, rows] = known[n, rows]
+                continue
+            across = by_rows[rows]
+            if not min(by_requests[n]) < rows < max(by_requests[n]) and min(across) < n < max(across):
+                guess = _between(across, n)
+            else:
+                guess = _between(by_requests[n], rows)
+            most = min((ms for (m, k), ms in known.items() if m >= n and k >= rows), default=guess)
+            least = max((ms for (m, k), ms in full.items() if m <= n and k <= rows), default=0.0)
+            full[n, rows] = max(least, min(most, guess))
+        return {n: {rows: full[n, rows] for rows in by_rows} for n in by_requests}
+
+    def scaled(self, factor: float) -> Grid:
+        """Every step slower by `factor`."""
+        return Grid(tuple(Cell(cell.num_requests, cell.length, cell.ms * factor) for cell in self.cells))
 
 
 @dataclass(frozen=True)
@@ -69,7 +100,7 @@ class Timings:
 
 
 def _between(points: Mapping[int, float], at: int) -> float:
-    """Piecewise linear through `points`, extended by the outermost slope where that does not fall; at least 0."""
+    """Piecewise linear through `points` (at 1 and more), extended by the outermost slope where that does not fall."""
     known: Sequence[int] = sorted(points)
     if at in points or len(known) == 1:
         return points[at] if at in points else points[known[0]]
@@ -78,4 +109,8 @@ def _between(points: Mapping[int, float], at: int) -> float:
     slope = (points[high] - points[low]) / (high - low)
     if at > known[-1]:
         return points[known[-1]] + max(0.0, slope) * (at - known[-1])
-    return max(0.0, points[low] + slope * (at - low))
+    if at < known[0]:
+        # The slope of a step that has outgrown the memory bandwidth would lead below zero.
+        return max(points[low] * at / low, points[low] - slope * (low - at))
+    share = (at - low) / (high - low)
+    return points[low] * (1 - share) + points[high] * share

@@ -40,9 +40,9 @@ def run(body: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(limited())
 
 
-def target_spec(shared: Path, *, slots: int = 4, colocated: DraftSettings | None = None) -> TargetSpec:
+def target_spec(shared: Path, *, slots: int = 4) -> TargetSpec:
     target = str(shared / "golden/deepspec/targets/untied")
-    return TargetSpec(ActorSpec(target, "cpu", CONTEXT, slots, 1), "float32", "fast", colocated)
+    return TargetSpec(ActorSpec(target, "cpu", CONTEXT, slots, 1), "float32", "fast")
 
 
 def draft_settings(shared: Path, variant: str = "shallow_b4") -> DraftSettings:
@@ -50,10 +50,12 @@ def draft_settings(shared: Path, variant: str = "shallow_b4") -> DraftSettings:
 
 
 @asynccontextmanager
-async def target_host(spec: TargetSpec) -> AsyncIterator[TargetHost]:
+async def target_host(spec: TargetSpec, colocated: DraftSettings | None = None) -> AsyncIterator[TargetHost]:
     host = TargetHost(spec)
     try:
         await host.load()
+        if colocated is not None:
+            await host.colocate(colocated)
         yield host
     finally:
         if host._loop is not None:

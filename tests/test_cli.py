@@ -103,14 +103,19 @@ def test_a_stop_string_cuts_text_ids_and_counts(demo_model: Path) -> None:
     assert document["metrics"]["rounds"] + document["metrics"]["accepted_tokens"] + 1 >= num_tokens
 
 
-def test_probe(tmp_path: Path) -> None:
+def test_probe() -> None:
     document = twinspark("probe", "--json").document
-    assert document["num_cpus"] >= 1
-    assert 0 < document["available_ram_bytes"] <= document["total_ram_bytes"]
+    assert document["num_cpus"]["value"] >= 1
+    assert 0 < document["available_ram_bytes"]["value"] <= document["total_ram_bytes"]["value"]
     assert isinstance(document["gpus"], list)
+    devices = ["cpu", *(f"cuda:{gpu['index']}" for gpu in document["gpus"])]
+    assert list(document["headroom_bytes"]) == devices
+    assert document["headroom_bytes"]["cpu"] < document["available_ram_bytes"]["value"]
     text = twinspark("probe")
     assert text.code == 0
-    assert f"CPUs  {document['num_cpus']}" in text.out
+    assert f"CPUs  {document['num_cpus']['value']} of" in text.out
+    assert all(device in text.out for device in devices)
+    assert document["gpu_search"] in text.out
 
 
 def test_flags_go_before_the_environment_and_that_before_the_file(demo_model: Path, tmp_path: Path) -> None:

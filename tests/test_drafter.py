@@ -219,11 +219,12 @@ def test_recomputed_taps_give_the_drafts_that_read_ones_give(shared: Path, varia
     """A colocated draft, in a batch of requests that join and leave, against a draft rebuilt from token ids alone."""
     target = str(shared / "golden/deepspec/targets/untied")
     colocated = DraftSettings(str(shared / "golden" / variant / "draft"), "float32", 4)
-    host = TargetHost(TargetSpec(ActorSpec(target, "cpu", CONTEXT, 2, 1), "float32", "fast", colocated))
+    host = TargetHost(TargetSpec(ActorSpec(target, "cpu", CONTEXT, 2, 1), "float32", "fast"))
     requests = {n: ask(n, text(3 + 60 * n, n), 25, sampling) for n in range(4)}
 
     async def body() -> dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]]:
         await host.load()
+        await host.colocate(colocated)
         await host.submit(list(requests.values()))
         rounds: dict[int, list[tuple[int, tuple[int, ...], tuple[int, ...]]]] = {}
         while len(rounds) < len(requests):

@@ -37,8 +37,7 @@ def expected(shared: Path) -> dict[int, tuple[int, ...]]:
 @pytest.mark.parametrize("colocated", [False, True], ids=["off", "colocated"])
 def test_many_at_once(shared: Path, expected: dict[int, tuple[int, ...]], colocated: bool) -> None:
     async def body() -> None:
-        spec = target_spec(shared, colocated=draft_settings(shared) if colocated else None)
-        async with target_host(spec) as host:
+        async with target_host(target_spec(shared), draft_settings(shared) if colocated else None) as host:
             reports = await finish(host, some_requests(16))
             assert same(reports, expected)
             drafted = sum(len(record.draft_tokens) for report in reports.values() for record in report.rounds)
@@ -151,7 +150,7 @@ def test_a_number_may_be_used_again(shared: Path, expected: dict[int, tuple[int,
 
 def test_a_stop_string_cuts_what_ran_ahead(shared: Path, expected: dict[int, tuple[int, ...]]) -> None:
     async def body() -> None:
-        async with target_host(target_spec(shared, colocated=draft_settings(shared))) as host:
+        async with target_host(target_spec(shared), draft_settings(shared)) as host:
             await host.submit(some_requests(8))
             cuts = {number: 3 + number for number in range(8)}
             have = dict.fromkeys(cuts, 0)

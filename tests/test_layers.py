@@ -17,7 +17,7 @@ ALLOWED = {
 }
 RAY_IN_ACTORS = {"actors/link/ray_call.py"}
 ENVIRONMENT_IN_CLUSTER = {
-    "cluster/probe.py",  # CUDA_VISIBLE_DEVICES
+    "cluster/probe/node.py",  # CUDA_VISIBLE_DEVICES
     "cluster/ray_session.py",  # Ray's own settings, which Ray reads from there
 }
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}

@@ -14,14 +14,16 @@ from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorReport
 from twinspark.actors.target.request import Request
 from twinspark.cluster.pair import Pair
-from twinspark.cluster.probe import Snapshot, probe_node
 from twinspark.cluster.ray_session import ray_session
+from twinspark.cluster.survey import nodes_of, survey_here
 from twinspark.deploy.completion import complete, requests_for
 from twinspark.deploy.identity import audit, first_difference
+from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
-from twinspark.deploy.plan_pair import open_pair, plan_pair
+from twinspark.deploy.plan_pair import plan_pair
 from twinspark.deploy.prompts import Prompt, encode_prompts
 from twinspark.deploy.tokenizer import open_tokenizer
+from twinspark.planner.nodes import Node
 
 pytestmark = [
     pytest.mark.gpu,
@@ -33,14 +35,14 @@ NUM_TOKENS = 96
 
 
 @pytest.fixture(scope="module")
-def snapshot() -> Iterator[Snapshot]:
-    found = probe_node()
-    with ray_session(None, num_cpus=found.num_cpus, num_gpus=len(found.gpus)):
+def nodes() -> Iterator[list[Node]]:
+    found = nodes_of(survey_here())
+    with ray_session(None, num_cpus=found[0].num_cpus, num_gpus=len(found[0].gpus)):
         yield found
 
 
 async def run(
-    options: Options, snapshot: Snapshot
+    options: Options, nodes: list[Node]
 ) -> tuple[list[Request], list[list[int]], dict[str, ActorReport], int]:
     """Requests, their ids, what the actors said, how many draft tokens were accepted."""
     opened = open_pair(options, lambda _: None)
@@ -48,7 +50,7 @@ async def run(
     prompts = encode_prompts(tokenizer, [Prompt(text=text) for text in TEXTS], False)
     samplings = [options.sampling() for _ in prompts]
     requests = requests_for(prompts, samplings, max_new_tokens=NUM_TOKENS, stop_token_ids=tokenizer.eos_ids)
-    async with Pair.start(plan_pair(options, opened, snapshot, max_seqs=4)) as pair:
+    async with Pair.start(plan_pair(options, opened, nodes, max_seqs=4)) as pair:
         done = await complete(pair, requests, tokenizer, ())
         reports = await pair.reports()
     accepted = sum(r.num_accepted for c in done for r in c.report.rounds)
@@ -66,25 +68,25 @@ def contexts() -> set[int]:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_every_placement_gives_the_tokens_of_off(demo_model: Path, snapshot: Snapshot, temperature: float) -> None:
+def test_every_placement_gives_the_tokens_of_off(demo_model: Path, nodes: list[Node], temperature: float) -> None:
     base = Options(dtype="float32", temperature=temperature, seed=11)
 
     off = base.model_copy(update={"dspark_place": "off"})
 
     async def compare() -> None:
-        requests, plain, reports, _ = await run(off, snapshot)
+        requests, plain, reports, _ = await run(off, nodes)
         assert reports["target"].device.startswith("cuda")
         found: list[tuple[str, list[list[int]]]] = []
         for place, transport in (("colocated", "stream"), ("gpu", "stream"), ("gpu", "ray"), ("cpu", "stream")):
             options = base.model_copy(update={"dspark_place": place, "transport": transport})
-            _, ids, reports, accepted = await run(options, snapshot)
+            _, ids, reports, accepted = await run(options, nodes)
             assert accepted > 0, place
             if place in ("gpu", "cpu"):
                 assert reports["draft"].device.startswith("cuda" if place == "gpu" else "cpu")
                 assert (reports["draft"].cuda_bytes > 0) == (place == "gpu")
             found.append((place, ids))
         # The judge comes last: with one GPU there is no room for two pairs at once.
-        async with Pair.start(plan_pair(off, open_pair(off, print), snapshot)) as judge:
+        async with Pair.start(plan_pair(off, open_pair(off, print), nodes)) as judge:
             for place, ids in found:
                 for request, a, b in zip(requests, plain, ids, strict=True):
                     difference = await audit(judge, request, a, b)
@@ -93,20 +95,20 @@ def test_every_placement_gives_the_tokens_of_off(demo_model: Path, snapshot: Sna
     asyncio.run(compare())
 
 
-def test_bfloat16_exact_numerics_are_strictly_equal(demo_model: Path, snapshot: Snapshot) -> None:
+def test_bfloat16_exact_numerics_are_strictly_equal(demo_model: Path, nodes: list[Node]) -> None:
     base = Options(dtype="bfloat16", numerics="exact", dspark_dtype="bfloat16")
-    _, plain, _, _ = asyncio.run(run(base.model_copy(update={"dspark_place": "off"}), snapshot))
+    _, plain, _, _ = asyncio.run(run(base.model_copy(update={"dspark_place": "off"}), nodes))
     for place in ("colocated", "gpu"):
-        _, ids, _, accepted = asyncio.run(run(base.model_copy(update={"dspark_place": place}), snapshot))
+        _, ids, _, accepted = asyncio.run(run(base.model_copy(update={"dspark_place": place}), nodes))
         assert accepted > 0
         assert [first_difference(a, b) for a, b in zip(plain, ids, strict=True)] == [None] * len(plain)
 
 
-def test_a_cpu_draft_makes_no_cuda_context(demo_model: Path, snapshot: Snapshot) -> None:
+def test_a_cpu_draft_makes_no_cuda_context(demo_model: Path, nodes: list[Node]) -> None:
     options = Options(dspark_place="cpu")
 
     async def look() -> None:
-        async with Pair.start(plan_pair(options, open_pair(options, print), snapshot)) as pair:
+        async with Pair.start(plan_pair(options, open_pair(options, print), nodes)) as pair:
             requests = requests_for([[1, 2, 3]], [Sampling()], max_new_tokens=8, stop_token_ids=())
             await pair.submit(requests)
             async for commit in pair.commits():

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinspark.actors.draft.drafter import Wish
-from twinspark.actors.loading import Progress, load_drafter, load_target
+from twinspark.actors.loading import Progress, load_colocated, load_drafter, load_target
 from twinspark.actors.sampling.draw import draw
 from twinspark.actors.sampling.noise import Noise, derived_seed
 from twinspark.actors.sampling.settings import Sampling
@@ -145,9 +145,9 @@ def test_forced_logits_are_what_the_draft_actor_draws_from(shared: Path, variant
     num_slots, num_tokens = 3, 40
     actor = ActorSpec(target_path, "cpu", 128, 1, 1)
     settings_ = DraftSettings(str(shared / "golden" / variant / "draft"), "float32", num_slots)
-    target, proposer = load_target(TargetSpec(actor, "float32", "fast", settings_), Progress())
+    target = load_target(TargetSpec(actor, "float32", "fast"), Progress())
+    proposer = load_colocated(actor, target, settings_, Progress())
     drafter, _ = load_drafter(DraftSpec(actor, settings_), Progress())
-    assert proposer is not None
     engine = Engine(target, max_seqs=1, context=128)
     prompt = list(range(20, 32))
     num_kept = num_compared = 0
@@ -182,8 +182,8 @@ def test_forced_logits_are_what_the_draft_actor_draws_from(shared: Path, variant
 def test_text_too_short_for_an_anchor_and_slots_beyond_the_block(shared: Path) -> None:
     actor = ActorSpec(str(shared / "golden/deepspec/targets/untied"), "cpu", 64, 1, 1)
     settings_ = DraftSettings(str(shared / "golden/deepspec/shallow_b4/draft"), "float32", 4)
-    target, proposer = load_target(TargetSpec(actor, "float32", "fast", settings_), Progress())
-    assert proposer is not None
+    target = load_target(TargetSpec(actor, "float32", "fast"), Progress())
+    proposer = load_colocated(actor, target, settings_, Progress())
     assert forced_logits(target, proposer, range(20, 27), prompt_length=4, num_slots=3) is None
     one = forced_logits(target, proposer, range(20, 28), prompt_length=4, num_slots=3)
     assert one is not None

@@ -12,6 +12,7 @@ from twinspark.actors.link.frame_server import FrameServer
 from twinspark.actors.link.ray_call import RayServer
 from twinspark.actors.link.stream_server import StreamServer
 from twinspark.actors.loading import Progress, load_drafter
+from twinspark.actors.rehearsal import draft_step
 from twinspark.actors.report import report_of
 from twinspark.actors.specs import ActorReport, DraftSpec
 
@@ -57,6 +58,20 @@ class DraftHost:
         if self._drafter is None:
             raise ValueError("the draft must be loaded first")
         return report_of(self._drafter.trunk.embedding, self.spec.settings.dtype, self.compute)
+
+    async def rehearse(self, num_requests: int, length: int, position: int) -> float:
+        """Milliseconds of a round of `num_requests` without requests, as `rehearsal.draft_step`.
+
+        Raises ValueError where sessions are open: their contexts would be written over.
+        """
+        drafter = self._drafter
+        if drafter is None:
+            raise ValueError("the draft must be loaded first")
+        if drafter.sessions:
+            raise ValueError(f"a rehearsal needs an idle draft, got one with {len(drafter.sessions)} sessions")
+        return await self.compute(
+            lambda: draft_step(drafter, num_requests=num_requests, length=length, position=position)
+        )
 
     async def laps_ms(self) -> dict[str, float]:
         """Milliseconds spent in each part so far."""

@@ -5,7 +5,7 @@ Knows rows and slots; what a request is, and which of its tokens count, is the e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ from twinspark.actors.nets.cache import SlotCache
 from twinspark.actors.nets.layer import DecoderLayer, Norm
 from twinspark.actors.nets.linear import DTYPES, Precision, make_linear
 from twinspark.actors.nets.rope import rope_tables
-from twinspark.actors.nets.rows import Rows
+from twinspark.actors.nets.rows import Rows, Span
 
 Numerics = Literal["exact", "fast"]
 TILE_ROWS = 8  # rows of every matrix product under exact numerics
@@ -79,6 +79,19 @@ class Decoder:
         hidden = torch.cat([h for h, _ in passes])[: rows.num_rows]
         return hidden, torch.cat([t for _, t in passes if t is not None])[: rows.num_rows] if taps else None
 
+    def recompute_taps(self, ids: Sequence[int], start: int, taps: tuple[int, ...]) -> Tensor:
+        """Taps `[num_ids, num_taps * hidden]` of `ids` at positions from `start` on, by the layers up to the last tap.
+
+        Positions before `start` must have been recomputed just before: they are in the scratch slot, which belongs to
+        one sequence at a time. No request's cache is touched. (Exact numerics pads with position 0 of that slot, so a
+        sequence recomputed over several steps may see a wrong first key: such taps serve drafts only.)
+        """
+        rows = Rows([Span(self.scratch_slot, start, len(ids))], ids, self.device)
+        _, found = self._pass(rows, taps, num_layers=max(taps) + 1)
+        if found is None:
+            raise ValueError("taps must be named, got none")
+        return found
+
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 `[rows, vocab]` from hidden states after the last layer."""
         if self.numerics == "fast":
@@ -87,7 +100,7 @@ class Decoder:
         tiles = [self.lm_head(self.norm(tile)).float() for tile in padded.split(TILE_ROWS)]
         return torch.cat(tiles)[: hidden.shape[0]]
 
-    def _pass(self, rows: Rows, taps: tuple[int, ...]) -> tuple[Tensor, Tensor | None]:
+    def _pass(self, rows: Rows, taps: tuple[int, ...], num_layers: int | None = None) -> tuple[Tensor, Tensor | None]:
         x = functional.embedding(rows.token_ids, self.embedding)
         cos, sin = self.cos[rows.positions], self.sin[rows.positions]
         config = self.config
@@ -99,7 +112,7 @@ class Decoder:
             row_by_row=self.numerics == "exact",
         )
         tapped = {-1: x}
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.layers[:num_layers]):
             x = layer.forward(i, x, rows, cos, sin, self.cache, attend)
             if i in taps:
                 tapped[i] = x

@@ -18,6 +18,7 @@ Precision = Literal["float32", "bfloat16", "int8"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PACK_ROWS = 8  # rows the blocked layout is chosen for: a verify pass
 INT8_ZERO_POINT = 128  # activations as unsigned bytes around 128
+INT8_ROWS_AT_ONCE = 4096  # rows of a weight that are quantised at once
 
 
 class Linear(Protocol):
@@ -54,10 +55,12 @@ class Int8Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        weight = weight.float()
-        self.scales = weight.abs().amax(dim=1).clamp_min(1e-12) / 127
-        quantised = (weight / self.scales[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(quantised, None)
+        # In parts: float copies of a whole vocabulary would take nine times what stays, and decide what fits.
+        parts = weight.split(INT8_ROWS_AT_ONCE)
+        self.scales = torch.cat([part.float().abs().amax(dim=1) for part in parts]).clamp_min(1e-12) / 127
+        scaled = zip(parts, self.scales[:, None].split(INT8_ROWS_AT_ONCE), strict=True)
+        quantised = [(part.float() / scale).round_().clamp_(-127, 127).to(torch.int8) for part, scale in scaled]
+        self.packed = torch.ops.onednn.qlinear_prepack(torch.cat(quantised), None)
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int64)
         self.bias = None if bias is None else bias.float()
 

@@ -19,6 +19,7 @@ from twinspark.actors.nets.rows import Rows, Span
 from twinspark.actors.sampling.draw import Margin, draw, draw_one, margin
 from twinspark.actors.sampling.noise import Noise
 from twinspark.actors.sampling.settings import Sampling
+from twinspark.actors.target.counts import Judged
 from twinspark.actors.target.request import MAX_NUMBER, Active, Commit, Request, RoundRecord
 
 PREFILL_ROWS_ALONE = 256  # prompt rows a step takes when nobody is decoding
@@ -41,12 +42,16 @@ NOTHING = Proposed({})
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step did: `kept` are the spans whose positions are now final, with `taps` rows for each (if asked for)."""
+    """What a step did: `kept` are the spans whose positions are now final, with `taps` rows for each (if asked for).
+    `judged` has the requests that were decoding; `prefilled` says that the step ran prompt rows too.
+    """
 
     commits: tuple[Commit, ...]
     verify_us: int
     kept: tuple[tuple[Span, int], ...]
     taps: Tensor | None
+    judged: tuple[Judged, ...] = ()
+    prefilled: bool = False
 
 
 class Engine:
@@ -118,10 +123,10 @@ class Engine:
         drawn = self._draw(decoding, prefilled, spans[len(decoding) :], proposed, logits)
         now_s = time.monotonic()
         verify_us = int((time.perf_counter() - began) * 1e6)
-        commits, kept = self._commit(decoding, spans, drawn, proposed, verify_us, now_s)
+        commits, kept, judged = self._commit(decoding, spans, drawn, proposed, verify_us, now_s)
         if decoding:
             self.num_rounds += 1
-        return Stepped(tuple(commits), verify_us, tuple(kept), taps)
+        return Stepped(tuple(commits), verify_us, tuple(kept), taps, tuple(judged), len(spans) > len(decoding))
 
     def margin(self, ids: Sequence[int], sampling: Sampling) -> Margin:
         """How firm the draw of the token after `ids` is; computed afresh, in slot 0: nobody may be decoding."""
@@ -195,7 +200,8 @@ class Engine:
         proposed: Proposed,
         verify_us: int,
         now_s: float,
-    ) -> tuple[list[Commit], list[tuple[Span, int]]]:
+    ) -> tuple[list[Commit], list[tuple[Span, int]], list[Judged]]:
+        judged: list[Judged] = []
         commits: list[Commit] = []
         kept: list[tuple[Span, int]] = []
         by_slot = {active.slot: active for active in self.active.values()}
@@ -215,12 +221,14 @@ class Engine:
             commits.append(commit)
             if i < len(decoding):
                 draft = proposed.tokens.get(active.number, ())[: span.count - 1]
+                num_accepted = min(len(tokens) - 1, len(commit.ids))
+                judged.append(Judged(len(draft), num_accepted, len(commit.ids), len(commit.ids) < len(tokens)))
                 active.records.append(
                     RoundRecord(
                         round=self.num_rounds,
                         anchor_position=anchor_position,
                         draft_tokens=draft,
-                        num_accepted=min(len(tokens) - 1, len(commit.ids)),
+                        num_accepted=num_accepted,
                         num_committed=len(commit.ids),
                         draft_us=proposed.draft_us,
                         link_us=proposed.link_us,
@@ -229,4 +237,4 @@ class Engine:
                         bytes_to_target=(proposed.bytes_to_target or {}).get(active.number, 0),
                     )
                 )
-        return commits, kept
+        return commits, kept, judged

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twinspark.actors.compute import ComputeThread
-from twinspark.actors.draft.proposer import Proposer
 from twinspark.actors.errors import RequestError
 from twinspark.actors.link.base import Endpoint, Recorder
-from twinspark.actors.loading import Progress, load_target
+from twinspark.actors.loading import Progress, load_colocated, load_target
+from twinspark.actors.rehearsal import verify_step
 from twinspark.actors.report import report_of
 from twinspark.actors.sampling.settings import MILLION, Sampling
-from twinspark.actors.specs import ActorReport, TargetSpec
+from twinspark.actors.specs import ActorReport, DraftSettings, TargetSpec
 from twinspark.actors.target.colocated import ColocatedDraft
-from twinspark.actors.target.engine import Engine
+from twinspark.actors.target.counts import Counter, RoundCounts
+from twinspark.actors.target.engine import Engine, Proposed, Stepped
 from twinspark.actors.target.remote_draft import RemoteDraft
 from twinspark.actors.target.request import Commit, Report, Request
 from twinspark.actors.target.sources import DraftSource, NoDraft
@@ -33,7 +34,9 @@ MAX_MILLIONTHS = 2**31 - 1
 
 
 class TargetHost:
-    """`load`, optionally `attach_draft`, then `submit` and `commits`, and `collect` each request once at its end."""
+    """`load`, then `submit` and `commits`, and `collect` each request once at its end. Where the draft is (`colocate`,
+    `attach_draft`, `detach_draft`) may change at any time.
+    """
 
     def __init__(self, spec: TargetSpec) -> None:
         self.spec = spec
@@ -41,6 +44,9 @@ class TargetHost:
         self._progress = Progress()
         self._engine: Engine | None = None
         self._source: DraftSource = NoDraft()
+        self._incoming: RemoteDraft | None = None  # a draft that is being filled, and not asked yet
+        self._counter = Counter()
+        self._round_began_s: float | None = None
         self._epoch = 0
         self._between: deque[asyncio.Future[None]] = deque()
         self._wake = asyncio.Event()
@@ -51,19 +57,15 @@ class TargetHost:
         self._loop: asyncio.Task[None] | None = None
 
     async def load(self) -> ActorReport:
-        """Read the checkpoints. Raises CheckpointError or ValueError for what cannot be loaded."""
-        self._engine, proposer = await self.compute(self._build)
-        if proposer is not None and self.spec.colocated is not None:
-            self._source = ColocatedDraft(proposer, self.compute, verify_length=self.spec.colocated.verify_length)
+        """Read the checkpoint. Raises CheckpointError or ValueError for what cannot be loaded."""
+        self._engine = await self.compute(self._build)
         self._loop = asyncio.create_task(self._run())
         return await self.report()
 
-    def _build(self) -> tuple[Engine, Proposer | None]:
+    def _build(self) -> Engine:
         """In the compute thread: one tensor made in another would give OpenMP a second team, and cost a third."""
-        network, proposer = load_target(self.spec, self._progress)
         actor = self.spec.actor
-        taps = () if proposer is None else proposer.head.config.tap_ids
-        return Engine(network, max_seqs=actor.max_seqs, context=actor.context, taps=taps), proposer
+        return Engine(load_target(self.spec, self._progress), max_seqs=actor.max_seqs, context=actor.context)
 
     async def progress(self) -> tuple[int, int]:
         """Bytes loaded, and of how many."""
@@ -80,8 +82,18 @@ class TargetHost:
 
     # The draft ----------------------------------------------------------------------------------------------------
 
+    async def colocate(self, settings: DraftSettings) -> None:
+        """Draft in this actor, as soon as the head is read. Raises CheckpointError or ValueError as `load` does."""
+        engine, actor = self.engine, self.spec.actor
+        proposer = await self.compute(lambda: load_colocated(actor, engine.target, settings, self._progress))
+        await self._between_steps()
+        length = settings.verify_length
+        await self._switch_to(ColocatedDraft(proposer, engine.target, self.compute, verify_length=length))
+
     async def attach_draft(self, endpoint: Endpoint, timeout_s: float, record_path: str | None = None) -> None:
-        """Draft over this link from the next round on. Raises LinkLost or WireError if it cannot be opened."""
+        """Draft over this link, as soon as the draft has caught up with the requests that run; until then whatever was
+        there drafts on. Raises LinkLost or WireError where the link cannot be opened, or is lost meanwhile.
+        """
         self._epoch += 1
         remote = await RemoteDraft.dial(
             endpoint,
@@ -90,6 +102,14 @@ class TargetHost:
             timeout_s=timeout_s,
             record=_recorder(record_path),
         )
+        self._incoming = remote
+        try:
+            await remote.fill(self.engine.decoding, self.engine.context)
+        except BaseException:
+            await remote.close()
+            raise
+        finally:
+            self._incoming = None
         await self._between_steps()
         await self._switch_to(remote)
 
@@ -107,8 +127,14 @@ class TargetHost:
 
     async def _switch_to(self, source: DraftSource) -> None:
         old, self._source = self._source, source
+        self.engine.taps = source.taps
+        self._counter.take()  # what was counted under the old one says nothing of the new one
         if isinstance(old, RemoteDraft):
             await old.close()
+
+    async def counts(self) -> RoundCounts:
+        """What the rounds came to since the last call, or since the draft was placed where it is."""
+        return self._counter.take()
 
     async def laps_ms(self) -> dict[str, float]:
         """Milliseconds a colocated draft spent in each part so far."""
@@ -158,6 +184,8 @@ class TargetHost:
             raise ValueError(f"a request must be collected once, while it is known; got {number}")
         self._commits = [commit for commit in self._commits if commit.number != number]
         await self._source.gone(number)
+        if self._incoming is not None:
+            await self._incoming.gone(number)
         return active.report(num_tokens)
 
     async def margin_millionths(self, ids: Sequence[int], sampling: Sampling) -> tuple[int, int]:
@@ -170,6 +198,47 @@ class TargetHost:
         margin = await self.compute(lambda: self.engine.margin(ids, sampling))
         top_two, edge = (int(min(value * MILLION, MAX_MILLIONTHS)) for value in margin)
         return top_two, edge
+
+    async def rehearse_verify(self, num_requests: int, length: int, position: int) -> float:
+        """Milliseconds of one pass with `length` draft tokens for each of `num_requests`, timed without any request on
+        an idle target (ValueError otherwise). As `rehearsal.verify_step`.
+        """
+        await self._idle("a rehearsal")
+        engine = self.engine
+        return await self.compute(
+            lambda: verify_step(
+                engine.target,
+                engine.noise,
+                engine.taps,
+                num_requests=num_requests,
+                rows_per_request=length + 1,
+                position=position,
+            )
+        )
+
+    async def rehearse_colocated(self, num_requests: int, length: int, position: int) -> float:
+        """The same for a step of the draft in this actor. Raises ValueError where there is none."""
+        await self._idle("a rehearsal")
+        if not isinstance(self._source, ColocatedDraft):
+            raise ValueError("a colocated rehearsal needs a draft in the target's actor, got none")
+        return await self._source.rehearse(num_requests, length, position)
+
+    async def rehearse_link(self, repeats: int) -> list[float]:
+        """Milliseconds of `repeats` rounds without entries to the draft actor attached, less what it computed.
+
+        Raises ValueError where none is attached, LinkLost where it is lost.
+        """
+        await self._idle("a rehearsal")
+        source = self._source
+        if not isinstance(source, RemoteDraft):
+            raise ValueError("a rehearsal of the link needs a draft actor attached, got none")
+        return [await source.ping() / 1e3 for _ in range(repeats)]
+
+    async def _idle(self, what: str) -> None:
+        """As `_between_steps`. Raises ValueError where requests run."""
+        await self._between_steps()
+        if not self.engine.idle:
+            raise ValueError(f"{what} needs an idle target, got one with requests")
 
     # The loop -----------------------------------------------------------------------------------------------------
 
@@ -200,6 +269,7 @@ class TargetHost:
                     await asyncio.sleep(0)
                 if self.engine.idle:
                     self._wake.clear()
+                    self._round_began_s = None
                 else:
                     await self._round()
         except Exception as error:
@@ -217,15 +287,32 @@ class TargetHost:
 
     async def _round(self) -> None:
         engine = self.engine
+        began_s = self._round_began_s or time.monotonic()
         engine.admit()
         proposed = await self._source.propose(engine.decoding(), engine.context)
         stepped = await self.compute(lambda: engine.step(proposed))
         await self._source.stepped(stepped)
+        self._round_began_s = time.monotonic()
+        self._count(stepped, proposed, int((self._round_began_s - began_s) * 1e6))
         if stepped.commits:
             self._commits += stepped.commits
             self._news.set()
             if any(commit.finish_reason is not None for commit in stepped.commits):
                 self._ended.set()
+
+    def _count(self, stepped: Stepped, proposed: Proposed, round_us: int) -> None:
+        drafting = not isinstance(self._source, NoDraft)
+        self._counter.add(
+            stepped.judged,
+            draft_us=proposed.draft_us,
+            link_us=proposed.link_us,
+            verify_us=stepped.verify_us,
+            round_us=round_us,
+            # A round whose draft was still catching up is none of the kind that the planner compares.
+            timed=bool(stepped.judged)
+            and not stepped.prefilled
+            and (not drafting or any(one.num_drafts for one in stepped.judged)),
+        )
 
 
 def _recorder(path: str | None) -> Recorder | None:

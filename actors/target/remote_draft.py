@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from twinspark.actors.errors import LinkLost, WireError
 from twinspark.actors.link.base import Endpoint, Link, Recorder
@@ -28,6 +28,8 @@ CATCH_UP_IDS = 32  # a session that gets more than this in a round is being caug
 class RemoteDraft:
     """A DraftSource over a link. Without a link it offers nothing."""
 
+    taps = ()
+
     def __init__(self, link: Link, *, epoch: int, vocab_size: int) -> None:
         self.epoch, self.vocab_size = epoch, vocab_size
         self.lost = asyncio.Event()
@@ -39,6 +41,7 @@ class RemoteDraft:
         self._deadline = RoundDeadline()
         self._catching_up = False
         self._told = (link.bytes_out, link.bytes_in)
+        self._turn = asyncio.Lock()  # a ping may come at any moment, and a link has one sender and one receiver
 
     @classmethod
     async def dial(
@@ -49,36 +52,69 @@ class RemoteDraft:
         return cls(link, epoch=epoch, vocab_size=vocab_size)
 
     async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
-        link = self._link
-        # One more token ends a request whose cap is 0: the draft is of no more use to it.
-        wanting = [active for active in decoding if active.cap(context) and active.number not in self._no_room]
-        if link is None or not wanting:
+        wanting = self._wanting(decoding, context)
+        if not wanting:
             return NOTHING
         try:
-            return await self._round_trip(link, wanting, context)
+            async with self._turn:
+                link = self._link
+                return NOTHING if link is None else await self._round_trip(link, wanting, context)
         except LinkLost as why:
             await self._lose(str(why))
         except WireError as fault:
             await self._lose(f"a frame of ours was refused ({fault})")
         return NOTHING
 
+    async def fill(self, decoding: Callable[[], Sequence[Active]], context: int) -> None:
+        """Open a session for every request that decodes and let the draft catch up with it; nothing is drafted, and the
+        requests may go on meanwhile. Raises LinkLost or WireError.
+        """
+        self._catching_up = True
+        while self._catching_up and (wanting := self._wanting(decoding(), context)):
+            async with self._turn:
+                if self._link is None:
+                    raise LinkLost(self.why_lost or "the link was closed")
+                await self._round_trip(self._link, wanting, context, drafting=False)
+        self._catching_up = False
+
+    def _wanting(self, decoding: Sequence[Active], context: int) -> list[Active]:
+        """One more token ends a request whose cap is 0: the draft is of no more use to it."""
+        return [active for active in decoding if active.cap(context) and active.number not in self._no_room]
+
     async def stepped(self, stepped: Stepped) -> None:
         return None
 
     async def gone(self, number: int) -> None:
         self._no_room.discard(number)
-        if self._sent.pop(number, None) is not None and self._link is not None:
+        if self._sent.pop(number, None) is not None:
             self._no_room.clear()
             try:
-                await self._link.send(Close(self.epoch, number))
+                async with self._turn:
+                    if self._link is not None:
+                        await self._link.send(Close(self.epoch, number))
             except LinkLost as why:
                 await self._lose(str(why))
 
+    async def ping(self) -> int:
+        """Microseconds of a round without entries, less what the draft says it computed. It sets no standard for the
+        deadline, and its bytes are told of no request. Raises LinkLost where the draft is lost.
+        """
+        link = self._link
+        if link is None:
+            raise LinkLost(self.why_lost or "the link was closed")
+        try:
+            async with self._turn:
+                return await self._empty_round(link)
+        except LinkLost as why:
+            if self._link is link:  # else it was closed on purpose meanwhile
+                await self._lose(str(why))
+            raise
+
     async def close(self) -> None:
         """End the link on purpose."""
-        if self._link is not None:
-            await self._link.close()
-        self._link = None
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
 
     async def _lose(self, why: str) -> None:
         log.warning("lost the draft: %s", why)
@@ -87,10 +123,12 @@ class RemoteDraft:
         self.why_lost = why
         self.lost.set()
 
-    async def _round_trip(self, link: Link, decoding: Sequence[Active], context: int) -> Proposed:
+    async def _round_trip(
+        self, link: Link, decoding: Sequence[Active], context: int, *, drafting: bool = True
+    ) -> Proposed:
         began = time.monotonic()
         await self._open_new(link, decoding, context)
-        entries = self._entries(decoding, context)
+        entries = self._entries(decoding, context, drafting)
         self._catching_up |= any(len(entry.ids) > CATCH_UP_IDS for entry in entries)
         caught_up = not self._catching_up
         self._round += 1
@@ -105,6 +143,8 @@ class RemoteDraft:
                 self._sent[entry.session] = entry.start + len(entry.ids)
         self._catching_up = proposal.catching_up > 0
         self._deadline.observe(elapsed_s, catching_up=self._catching_up or not caught_up)
+        if not drafting:
+            return NOTHING
         out, in_ = self._untold_bytes(link)
         numbers = [entry.session for entry in entries]
         return Proposed(
@@ -114,6 +154,21 @@ class RemoteDraft:
             bytes_to_draft=_shares(out, numbers),
             bytes_to_target=_shares(in_, numbers),
         )
+
+    async def _empty_round(self, link: Link) -> int:
+        bytes_before = (link.bytes_out, link.bytes_in)
+        began = time.monotonic()
+        self._round += 1
+        await link.send(Round(self.epoch, self._round, ()))
+        proposal = await self._answer(link, self._deadline.wait_s(catching_up=self._catching_up))
+        elapsed_us = int((time.monotonic() - began) * 1e6)
+        if proposal is None or proposal.entries:
+            raise LinkLost("the draft must answer a round without entries with none")
+        self._told = (
+            self._told[0] + link.bytes_out - bytes_before[0],
+            self._told[1] + link.bytes_in - bytes_before[1],
+        )
+        return max(0, elapsed_us - proposal.draft_us)
 
     def _untold_bytes(self, link: Link) -> tuple[int, int]:
         """Bytes out and in since the last call: of sessions opened and closed, and of rounds that were refused, too."""
@@ -138,7 +193,7 @@ class RemoteDraft:
                 self._sent[active.number] = len(first)
                 self._catching_up = True
 
-    def _entries(self, decoding: Sequence[Active], context: int) -> tuple[RoundEntry, ...]:
+    def _entries(self, decoding: Sequence[Active], context: int, drafting: bool) -> tuple[RoundEntry, ...]:
         """Newly committed ids of each session, within the frame's budget; no drafts where more is to come."""
         entries, room = [], IDS_PER_ROUND
         for active in decoding:
@@ -146,7 +201,7 @@ class RemoteDraft:
             ids = tuple(active.ids[start : start + min(IDS_AT_ONCE, room)])
             room -= len(ids)
             complete = start + len(ids) == len(active.ids)
-            cap = min(MAX_BLOCK, active.cap(context)) if complete else 0
+            cap = min(MAX_BLOCK, active.cap(context)) if complete and drafting else 0
             entries.append(RoundEntry(active.number, start, cap, ids))
         return tuple(entries)
 

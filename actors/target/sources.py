@@ -12,6 +12,11 @@ from twinspark.actors.target.request import Active
 class DraftSource(Protocol):
     """Asked once a round, told of every step, told when a request is gone."""
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Layers whose outputs the target's steps must hand over."""
+        ...
+
     async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
         """Proposals for requests whose next token may be drafted. Never raises for a lost draft: it offers nothing."""
         ...
@@ -23,6 +28,8 @@ class DraftSource(Protocol):
 
 class NoDraft:
     """Placement `off`."""
+
+    taps = ()
 
     async def propose(self, decoding: Sequence[Active], context: int) -> Proposed:
         return NOTHING

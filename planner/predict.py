@@ -1,0 +1,79 @@
+"""Predicted tokens per second of a placement: step times and expected acceptance, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from twinspark.planner.acceptance import expected_length
+from twinspark.planner.nodes import Node, Seat
+from twinspark.planner.placement import Demand, Placement
+from twinspark.planner.timings import StepKey, Timings
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a pair would sit. `draft` is None for `off` and `colocated`."""
+
+    placement: Placement
+    target: Seat
+    draft: Seat | None
+
+    @property
+    def beside(self) -> bool:
+        """Whether two actors compute on the same device."""
+        return self.draft == self.target
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """`survival` is the conditional acceptance by position (None: unknown)."""
+
+    nodes: Mapping[str, Node]
+    timings: Timings
+    survival: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], demand: Demand, timings: Timings) -> Predictor:
+        return cls({node.name: node for node in nodes}, timings, demand.survival)
+
+    def verify_key(self, site: Site) -> StepKey:
+        return StepKey("verify", self.device_class(site.target), site.beside)
+
+    def draft_key(self, site: Site) -> StepKey:
+        if site.draft is None:
+            return StepKey("colocated", self.device_class(site.target))
+        return StepKey("draft", self.device_class(site.draft), site.beside)
+
+    def device_class(self, seat: Seat) -> str:
+        return self.nodes[seat.node].device_class(seat.device)
+
+    def tok_per_s(self, site: Site, num_requests: int, verify_length: int) -> float | None:
+        """Of all requests together; None where a time, or the acceptance, is unknown."""
+        verify = self.timings.step(self.verify_key(site))
+        if verify is None:
+            return None
+        overhead_ms = self.timings.overhead_ms.get(self.device_class(site.target), 0.0)
+        round_ms = verify.ms(num_requests, verify_length) + overhead_ms
+        length = 1.0
+        if site.placement != "off":
+            step = self.timings.step(self.draft_key(site))
+            link_ms = 0.0 if site.draft is None else self.timings.link(site.target.node, site.draft.node)
+            if step is None or link_ms is None or self.survival is None:
+                return None
+            round_ms += step.ms(num_requests, verify_length) + link_ms
+            length = expected_length(self.survival, verify_length)
+        return 1e3 * num_requests * length / round_ms if round_ms > 0 else None
+
+    def best_length(
+        self, site: Site, num_requests: int, lengths: Sequence[int], otherwise: int
+    ) -> tuple[int, float | None]:
+        """The verify length among `lengths` with the highest predicted speed (the shortest of equals), and that speed;
+        `otherwise` where nothing can be predicted.
+        """
+        speeds = [(self.tok_per_s(site, num_requests, length), -length) for length in lengths]
+        known = [(speed, minus) for speed, minus in speeds if speed is not None]
+        if not known:
+            return otherwise, None
+        speed, minus_length = max(known)
+        return -minus_length, speed

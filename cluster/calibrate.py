@@ -19,6 +19,7 @@ import ray
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.target.request import MAX_NUMBER, Commit, Report, Request
 from twinspark.cluster.cells import Spot, cells_in_order, num_rows
+from twinspark.cluster.spawn import unwrapped
 from twinspark.planner.nodes import Seat
 from twinspark.planner.timings import Cell, Grid, StepKey, Timings
 
@@ -27,7 +28,6 @@ LEAST_TIMES = 3
 MOST_TIMES = 9
 MORE_UNTIL = 0.5  # share of the budget after which nothing is timed more often than LEAST_TIMES
 POSITION = 256  # where the rows of a step lie; attention reads what is before them
-PINGS = 5
 ONE: Spot = (1, 0)
 PLAIN_TOKENS = 7
 PLAIN_SHARE = 0.05  # of the budget, for decoding PLAIN_TOKENS once
@@ -73,7 +73,7 @@ class RayCalls:
         try:
             return await method.remote(*arguments)
         except ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+            raise unwrapped(error) from None
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,9 @@ async def calibrate(
     return calibration.timings()
 
 
-Kind = Literal["verify", "draft", "plain", "link"]
-Sample = tuple[StepKey | Kind, Spot, float]
+Kind = Literal["verify", "draft", "plain"]
+Timed = StepKey | Literal["link", "plain"]
+Sample = tuple[Timed, Spot, float]
 KINDS: tuple[str, ...] = get_args(Kind)
 
 
@@ -154,7 +155,7 @@ class _Calibration:
     ends_s: float
     budget_s: float
     spots: tuple[list[Spot], list[Spot]]
-    samples: defaultdict[tuple[StepKey | Kind, Spot], list[float]] = field(default_factory=lambda: defaultdict(list))
+    samples: defaultdict[tuple[Timed, Spot], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def left_s(self) -> float:
@@ -162,6 +163,8 @@ class _Calibration:
 
     async def run(self, on_progress: OnProgress) -> None:
         """A first time for each item that there is time for, then one turn after another over all of them."""
+        if self.draft is not None:
+            await self._draft_is_idle()
         items = self._items()
         total = len(items) * (1 + LEAST_TIMES)
         admitted: list[_Item] = []
@@ -184,9 +187,6 @@ class _Calibration:
         plan = self.plan
         asked, others = self.spots
         items = [item for spot in asked for item in self._items_of(spot, True)]
-        if plan.draft is not None:
-            # First: its frame comes behind those that close sessions, and a draft rehearses only without any.
-            items.insert(0, _Item("link", ONE, True, self._link))
         items.append(_Item("plain", ONE, True, self._plain_decoding))
         return items + [item for spot in others for item in self._items_of(spot, False)]
 
@@ -202,7 +202,7 @@ class _Calibration:
         return items
 
     def _admits(self, item: _Item, admitted: Sequence[_Item]) -> bool:
-        """Whether there is time for `item`, judged by passes of other sizes: once, if it was asked for, else as often as
+        """Whether there is time for `item`, judged by passes of other sizes: once if it was asked for, else as often as
         it takes beside what was admitted before.
         """
         same = tuple(Cell(num_rows(other.spot), 0, other.cost_s) for other in admitted if other.kind == item.kind)
@@ -219,14 +219,19 @@ class _Calibration:
         item.cost_s = time.monotonic() - began
 
     async def _steps(self, spot: Spot, keys: Sequence[StepKey]) -> list[Sample]:
-        """One step of each key, one after the other as in a round."""
+        """One step of each key, one after the other as in a round; where a draft actor took part, the link follows."""
         calls = {"verify": self.target.rehearse_verify, "colocated": self.target.rehearse_colocated}
         if self.draft is not None:
             calls["draft"] = self.draft.rehearse
-        return [(key, spot, await calls[key.role](*spot, self.plan.position)) for key in keys]
+        samples: list[Sample] = [(key, spot, await calls[key.role](*spot, self.plan.position)) for key in keys]
+        if any(key.role == "draft" for key in keys):
+            # A round trip between two that were idle is shorter than one between two that have just computed.
+            samples += [("link", ONE, ms) for ms in await self.target.rehearse_link(1)]
+        return samples
 
-    async def _link(self) -> list[Sample]:
-        return [("link", ONE, ms) for ms in await self.target.rehearse_link(PINGS)]
+    async def _draft_is_idle(self) -> None:
+        """A draft rehearses only without sessions: a frame comes behind those that close them."""
+        await self.target.rehearse_link(1)
 
     async def _plain_decoding(self) -> list[Sample]:
         """What a round takes beside its steps and its link, from a real request."""
@@ -240,8 +245,8 @@ class _Calibration:
         finally:
             report = await self.target.collect(MAX_NUMBER)
             await self.target.counts()  # to be forgotten: nobody's text was drafted
-            if self.plan.draft is not None:
-                await self.target.rehearse_link(1)  # until then the draft may not know that the request is gone
+            if self.draft is not None:
+                await self._draft_is_idle()
         if not report.rounds:
             return []
         steps_us = sum(r.draft_us + r.link_us + r.verify_us for r in report.rounds)

@@ -17,11 +17,13 @@ from twinspark.planner.rooms import DRAFT_MARGIN
 class RoomNeeded:
     """Bytes that must be there: on the actor's device, and in RAM beside it where that is a GPU. With `reserve` the
     device's reserve must stay free as well; without it (a placement that a person asked for) the bytes are enough.
+    `process_bytes` is the RAM of the actor's process itself: it has taken them by the time it looks.
     """
 
     device_bytes: int
     host_bytes: int = 0
     reserve: bool = True
+    process_bytes: int = 0
 
     def beside(self, promised_bytes: int) -> RoomNeeded:
         """The same, where so much of the device is promised to another actor and still looks free."""
@@ -38,6 +40,14 @@ def check_room(needed: RoomNeeded, device: str, name: str) -> None:
         return
     _check(snapshot, "cuda:0", needed.device_bytes, needed.reserve, name)
     _check(snapshot, CPU, needed.host_bytes, needed.reserve, name)
+
+
+def check_room_for_process(needed: RoomNeeded, device: str, name: str) -> None:
+    """The same for RAM, from another process of the node, before the actor's own is started: near a limit that alone
+    could bring the kernel to kill somebody.
+    """
+    wanted = needed.process_bytes + needed.host_bytes + (needed.device_bytes if device == CPU else 0)
+    _check(probe_node(), CPU, wanted, needed.reserve, name)
 
 
 def _check(snapshot: Snapshot, device: str, wanted_bytes: int, reserve: bool, name: str) -> None:
@@ -77,4 +87,5 @@ def _needed(footprint: Footprint, margin: float, demand: Demand) -> RoomNeeded:
         int(margin * (footprint.device_bytes - there)),
         int(margin * footprint.host_bytes),
         reserve=demand.requested == "auto",
+        process_bytes=there,
     )

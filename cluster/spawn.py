@@ -17,7 +17,8 @@ from twinspark.actors.specs import ActorReport, DraftSettings, DraftSpec, Target
 from twinspark.actors.target.host import TargetHost
 from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.reserve import PLACE_TIMEOUT_S, Berth, Reservation, reserve
-from twinspark.cluster.room import RoomNeeded, check_room
+from twinspark.cluster.room import RoomNeeded, check_room, check_room_for_process
+from twinspark.cluster.survey import HERE
 
 ANSWER_TIMEOUT_S = 30.0  # an actor's event loop answers while it loads; one that does not for so long is hung
 POLL_S = 0.1
@@ -97,6 +98,8 @@ async def spawn_draft(spec: DraftSpec, berth: Berth, needed: RoomNeeded, on_prog
 
 
 async def _spawn(cls: type, spec: Any, berth: Berth, needed: RoomNeeded, name: str, on_progress: OnProgress) -> Spawned:
+    if berth.seat.node == HERE:
+        check_room_for_process(needed, spec.actor.device, name)
     place = await reserve(berth, f"{name} actor")
     try:
         options = {"max_restarts": 0, "runtime_env": {"env_vars": _environment(spec.actor.num_threads, berth.gpu_key)}}

@@ -15,7 +15,7 @@ import ray
 
 from twinspark.actors.target.counts import RoundCounts
 from twinspark.cluster.errors import NoRoomError, SpawnError
-from twinspark.cluster.survey import is_alive, nodes_of, survey_cluster
+from twinspark.cluster.survey import HERE, is_alive, nodes_of, survey_cluster
 from twinspark.planner.predict import Site
 from twinspark.planner.replan import Measured, Watch, consider, corrected, elsewhere
 
@@ -78,30 +78,35 @@ class Supervisor:
         """Bury it and bring up another; pauses grow while that fails, and the target goes on alone."""
         log.warning("the draft was lost (%s); a new one is being spawned", why)
         self._pair.bury_draft()
-        pause_s = RESPAWN_PAUSE_S
+        pause_s, elsewhere_too = RESPAWN_PAUSE_S, False
         while True:
             try:
-                await self._bring_up_another()
+                await self._bring_up_another(elsewhere_too)
                 self._pair.num_draft_restarts += 1
                 return
             except (SpawnError, ray.exceptions.RayError) as error:
                 log.warning("no new draft yet: %s", error)
+                elsewhere_too = True  # a node that was cut off counts as alive for a minute
                 await asyncio.sleep(pause_s)
                 pause_s = min(RESPAWN_MOST_S, pause_s * 2)
 
-    async def _bring_up_another(self) -> None:
+    async def _bring_up_another(self, elsewhere_too: bool) -> None:
         """Where it was; elsewhere if its node is gone, or its memory (steps down under `auto`)."""
         pair, current = self._pair, self._pair.current
-        if current.draft is None or is_alive(current.draft.node):
+        seat = current.draft
+        if seat is None or seat.node == HERE or (is_alive(seat.node) and not elsewhere_too):
             await pair.place_or_step_down(current, pair.spec.decision.fallbacks)
             return
+        # A node that does not answer is not among those surveyed, whatever Ray believes of it.
         nodes = tuple(nodes_of(await survey_cluster()))
-        inputs = replace(self._inputs, nodes=nodes)
-        other = elsewhere(inputs, current, pair.spec.max_seqs)
+        other = elsewhere(replace(self._inputs, nodes=nodes), current, pair.spec.max_seqs)
         if other is None:
-            raise SpawnError(f"node {current.draft.node[:8]} is gone, and no other has room for the draft")
+            raise SpawnError(f"node {seat.node[:8]} does not answer, and no other has room for the draft")
         pair.spec = replace(pair.spec, inputs=replace(pair.spec.inputs, nodes=nodes))
-        await pair.move(other, f"node {current.draft.node[:8]} is gone")
+        if other.draft == seat:
+            await pair.place(other)
+        else:
+            await pair.move(other, f"node {seat.node[:8]} does not answer")
 
     # Deciding again ---------------------------------------------------------------------------------------------------
 

@@ -1,22 +1,25 @@
-"""Nodes of a fleet: how many pairs of which layouts one takes, and which nodes are alike as far as the layouts can tell."""
+"""Nodes of a fleet: which pairs one has room for, and which nodes are alike as far as the layouts can tell."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from twinspark.planner.fleet_layouts import Device, Layout, Take
+from twinspark.planner.fleet_layouts import Device, Layout, Take, TargetRoom
 from twinspark.planner.nodes import CPU, Gpu, Node
 
 
 @dataclass(frozen=True)
 class Stock:
-    """What a node has to give: GPUs as (kind, bytes). RAM that nobody could read is None."""
+    """What a node has to give: GPUs as (kind, bytes). RAM that nobody could read is None. `helps`: no GPU of it holds a
+    target, so that it may be given up to drafts of others.
+    """
 
     cpu: Device
     cores: int
     ram: int | None
     gpus: tuple[tuple[Device, int], ...]
+    helps: bool
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Bench:
         cores, ram = _wanted(slot.layout)
         if cores > self.cores or (ram and (self.ram is None or ram > self.ram)):
             return False
-        if slot.layout.target.kind == "cpu" and self.ram is None:
+        if self.ram is None and _sits_on_cpu(slot.layout):
             return False
         self._change(slot, -1)
         return True
@@ -112,6 +115,12 @@ def _wanted(layout: Layout) -> tuple[int, int]:
     return cores, ram
 
 
+def _sits_on_cpu(layout: Layout) -> bool:
+    """Whether the target, or a draft on its node, is on the CPU."""
+    own = layout.draft if layout.where in ("same device", "same node") else None
+    return layout.target.kind == "cpu" or (own is not None and own.kind == "cpu")
+
+
 Fill = tuple[Slot, ...]
 
 
@@ -125,14 +134,16 @@ def fill(stock: Stock, layouts: Iterable[Layout]) -> Fill:
     return tuple(slots)
 
 
-def fullest(stock: Stock, layouts: Sequence[Layout], worth: Callable[[Layout], float]) -> Fill:
-    """Of some orders of filling the one that gives the most: best pairs first, those on one GPU first, the smallest."""
+def fullest(stock: Stock, layouts: Sequence[Layout], last: Sequence[Layout], worth: Callable[[Layout], float]) -> Fill:
+    """Of some orders of filling the one that gives the most: best pairs first, those on one GPU first, the smallest;
+    then `last`.
+    """
     orders = (
         sorted(layouts, key=lambda layout: layout.rank),
         sorted(layouts, key=lambda layout: (layout.num_gpus, layout.rank)),
         sorted(layouts, key=lambda layout: (layout.num_gpus, sum(_wanted(layout)), layout.rank)),
     )
-    fills = [fill(stock, order) for order in dict.fromkeys(map(tuple, orders))]
+    fills = [fill(stock, [*order, *last]) for order in dict.fromkeys(map(tuple, orders))]
     return max(fills, key=lambda slots: (_sum(slots, worth), _sum(slots, lambda layout: layout.merit)))
 
 
@@ -142,9 +153,8 @@ def _sum(slots: Fill, value: Callable[[Layout], float]) -> float:
 
 def drafts_held(stock: Stock, draft: Device, take: Take) -> int:
     """How many drafts of other nodes' targets a node holds, if it holds nothing else."""
-    if stock.ram is None:
-        if draft.kind == "cpu" or take.host_bytes:
-            return 0
+    if stock.ram is None and (draft.kind == "cpu" or take.host_bytes):
+        return 0
     most = stock.cores // max(1, take.cores)
     if draft.kind == "cpu":
         if draft != stock.cpu:
@@ -158,12 +168,13 @@ def drafts_held(stock: Stock, draft: Device, take: Take) -> int:
 
 @dataclass
 class Grouper:
-    """Puts nodes with the same stock together. Memory is rounded down to what some layout would notice, which changes no
-    answer and leaves few groups.
+    """Puts nodes with the same stock together. Memory is rounded down to what some layout would notice, which changes
+    no answer and leaves few groups.
     """
 
     layouts: Sequence[Layout]
     drafts: Sequence[tuple[Device, Take]]  # of other nodes
+    holds_target: TargetRoom
     _rooms: list[int] = field(init=False)
     _gpus: dict[tuple[Gpu, ...], tuple[tuple[tuple[Device, int], ...], tuple[str, ...]]] = field(
         default_factory=dict, init=False
@@ -185,7 +196,8 @@ class Grouper:
         for node in nodes:
             gpus, devices = self._gpus_of(node)
             cpu = Device.cpu_of(node)
-            stock = Stock(cpu, node.num_cpus, self._ram(node, cpu, len(gpus)), gpus)
+            ram = self._ram(node, cpu, len(gpus))
+            stock = Stock(cpu, node.num_cpus, ram, gpus, not self.holds_target(node))
             found.setdefault(stock, []).append((node.name, devices))
         groups = []
         for stock, members in found.items():
@@ -195,8 +207,9 @@ class Grouper:
 
     def _gpus_of(self, node: Node) -> tuple[tuple[tuple[Device, int], ...], tuple[str, ...]]:
         """The GPUs that take anything at all."""
-        if node.gpus in self._gpus:
-            return self._gpus[node.gpus]
+        known = self._gpus.get(node.gpus)
+        if known is not None:
+            return known
         useful = []
         for gpu in node.gpus:
             headroom = node.headroom_bytes(gpu.device)
@@ -216,9 +229,9 @@ class Grouper:
             for device, take in self.drafts
             if device == cpu and take.ram_and_device
         ]
-        wanted = [_wanted(layout)[1] for layout in self.layouts]
-        if num_gpus:
-            hosts = [take.host_bytes for device, take in self.drafts if device.kind == "cuda"]
-            return min(headroom, max([*held, *(num_gpus * amount for amount in [*wanted, *hosts])], default=0))
         own = [_wanted(layout)[1] for layout in self.layouts if layout.target == cpu]
+        if num_gpus:
+            by_gpu = [_wanted(layout)[1] for layout in self.layouts if layout.target.kind == "cuda"]
+            by_gpu += [take.host_bytes for device, take in self.drafts if device.kind == "cuda"]
+            return min(headroom, max([*held, *own, *(num_gpus * amount for amount in by_gpu)], default=0))
         return max([*held, *(amount for amount in own if amount <= headroom)], default=0)

@@ -25,16 +25,18 @@ DEVICE_DRAW_ROWS = 16
 # A Ray worker with torch (CPU build), everything imported, OpenMP and oneDNN used once: 309-312 MiB resident (Ray 2.60,
 # torch 2.13, 2 threads; private 267, the rest libraries that actors share). Outside Ray 253.
 CPU_PROCESS_BYTES = 320 * MIB
-# What malloc may keep of loading: tensors under its threshold of 32 MiB come from heaps, whose holes stay resident. It does not
-# grow with the model and differs from run to run: 5-60 MiB with float32 and bfloat16, 60-170 with int8, in 30 loadings of four
-# models. malloc_trim(0) gives nearly all of it back: an actor that called it after loading would need none of this.
+# What malloc may keep of loading: tensors under its threshold of 32 MiB come from heaps, whose holes stay resident. It
+# does not grow with the model and differs from run to run: 5-60 MiB with float32 and bfloat16, 30-170 with int8, in 30
+# loadings of four models. malloc_trim(0) gives nearly all of it back: an actor that called it after loading would need
+# none of this.
 HEAP_RETAINED_BYTES = 128 * MIB
-# oneDNN keeps a kernel for every shape of a packed product, so for every number of rows: 2.3-2.8 MiB for the five of a model.
-# Nothing bounds it before the cache's 1024 entries; this is for 32 numbers of rows (a prompt's last chunk has any up to 256).
+# oneDNN keeps a kernel for every shape of a packed product, so for every number of rows: 2.3-2.8 MiB for the five shapes
+# of a model (1 thread, AVX2; 120 numbers of rows took 280 MiB). Nothing bounds that before the cache's 1024 entries;
+# this is for 32 numbers of rows, while a prompt's last chunk may have any up to 256.
 KERNEL_BYTES = 550 * 1024
 NUM_KERNELS = 32 * 5
-# A context with torch's kernels and cuBLAS's workspaces on an H100 or H200. Documented: 450-600 MiB. Not measured here yet:
-# tests/test_footprint_reality.py (marker gpu) does.
+# A context with torch's kernels and cuBLAS's workspaces on an H100 or H200: 450-600 MiB is what is commonly reported.
+# Not measured here yet; tests/test_footprint_reality.py (marker gpu) does, on the machine it runs on.
 CUDA_CONTEXT_BYTES = 600 * MIB
 # torch's allocator takes 2 MiB (small) and 20 MiB (larger) segments, one pool of each for loading and for steps.
 CUDA_SLACK_BYTES = 64 * MIB
@@ -56,8 +58,8 @@ DEVICE_DRAW_BYTES = 72  # on a GPU, for every token of each of DEVICE_DRAW_ROWS 
 
 @dataclass(frozen=True)
 class CpuKernels:
-    """Which layouts a node's torch has, as actors/nets/linear.py finds out by trying. A tied embedding in a packed layout
-    is a copy, so what is not known is better taken to be there.
+    """Which layouts a node's torch has, as actors/nets/linear.py finds out by trying. A tied embedding in a packed
+    layout is a copy, so what is not known is better taken to be there.
     """
 
     packs_float32: bool = True
@@ -73,8 +75,8 @@ class Footprint:
     """Bytes of one actor, or of what a colocated head adds to one. `host_bytes` are taken in the node's RAM beside the
     device, where that is a GPU; an actor on a CPU has none, as its device is the RAM.
 
-    `loading_bytes` is RAM that an actor on a CPU takes beyond `device_bytes` for a moment while it reads the vocabulary's
-    matrices; on a GPU it is in `host_bytes`.
+    `loading_bytes` is RAM that an actor on a CPU takes beyond `device_bytes` for a moment, while it reads the matrices
+    of the vocabulary; of an actor on a GPU, `host_bytes` has it.
     """
 
     weights_bytes: int
@@ -168,19 +170,21 @@ def colocated_footprint(
 ) -> Footprint:
     """What a head adds to its target's actor: no trunk, no process, but the taps of a step and its own caches.
 
-    `target_dtype` None: the draft's own, bfloat16 for an int8 one.
+    The two run by turns, so their workspaces need not be there at once; both are priced. `target_dtype` None: the
+    draft's own, bfloat16 for an int8 one.
     """
     load = _Load(kind, dtype, context, num_seqs, verify_length, kernels)
     beside = load.in_dtype(target_dtype or ("bfloat16" if dtype == "int8" else dtype))
     rows = max(PREFILL_ROWS_ALONE, load.step_rows + PREFILL_ROWS_BESIDE)
     taps = _taps(model, head, rows, beside.real_bytes)
-    on_host = load.noise_on_host(head.draft_vocab_size) + _mapped_ids(head)
+    workspace = taps + max(load.extend(head, rows, beside.real_bytes), load.propose(head))
+    python = _mapped_ids(head)
     return Footprint(
-        weights_bytes=_head_weights(load, model, head, beside.real_bytes) + (on_host if kind == "cpu" else 0),
+        weights_bytes=_head_weights(load, model, head, beside.real_bytes),
         kv_bytes=num_seqs * load.kv_of_a_slot(head.layer, head.num_layers, context + head.block_size),
-        workspace_bytes=taps + max(load.extend(head, rows, beside.real_bytes), load.propose(head)),
+        workspace_bytes=workspace + (python if kind == "cpu" else 0),
         overhead_bytes=0,
-        host_bytes=on_host if kind == "cuda" else 0,
+        host_bytes=load.noise_on_host(head.draft_vocab_size) + python if kind == "cuda" else 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""How large a target and a head are, as numbers: from plain dimensions here, from headers in actors/checkpoint/sizes.py.
+"""How large a target and a head are: from plain dimensions here, from headers in actors/checkpoint/sizes.py.
 
 Counts elements, never bytes: what an element takes depends on device and dtype, which is footprint.py's business.
 """
@@ -14,7 +14,7 @@ MarkovKind = Literal["none", "vanilla", "gated", "rnn"]
 
 @dataclass(frozen=True)
 class LayerSize:
-    """One decoder layer. `matrix_rows` are the output rows of its matrices, all together; vectors are norms and biases."""
+    """One decoder layer. `matrix_rows`: output rows of all its matrices together; vectors are norms and biases."""
 
     hidden_size: int
     intermediate_size: int
@@ -68,7 +68,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """A target. `lm_head_elements` is 0 where the embedding is tied to it; `stored_in_blocks`: a quantised GGUF file."""
+    """A target. `lm_head_elements` is 0 where the embedding is used; `stored_in_blocks`: a quantised GGUF file."""
 
     vocab_size: int
     num_layers: int

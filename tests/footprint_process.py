@@ -1,4 +1,4 @@
-"""One process that loads one actor, runs real steps at full concurrency until its caches are full, and tells its memory.
+"""A process that loads one actor, runs real steps at full concurrency to full caches, and tells its memory.
 
 `measure` starts it afresh, with the allocator's settings that actors get; what it prints is read from the kernel (or
 from NVML), so nothing here shares code with the formulas that it is held against.
@@ -56,8 +56,8 @@ class Wanted:
 @dataclass(frozen=True)
 class Reading:
     """Bytes beyond the process that has imported everything and used torch a little (`baseline_bytes`): right after
-    loading, the most while loading, the most while steps ran. On a GPU, `loaded_bytes` and `peak_bytes` are the device's,
-    context included, and `host_bytes` all of the RAM at its most. `num_kernels`: different shapes of oneDNN products.
+    loading, the most while loading, the most while steps ran. On a GPU, `loaded_bytes` and `peak_bytes` are the
+    device's, context included, and `host_bytes` all of the RAM at its most. `num_kernels`: shapes of oneDNN products.
     """
 
     baseline_bytes: int
@@ -104,7 +104,7 @@ def _kilobytes(path: str, field: str) -> int:
 
 
 def give_back_freed() -> None:
-    """What malloc keeps of loading differs from run to run (planner.footprint.HEAP_RETAINED_BYTES); the rest is judged."""
+    """What malloc keeps of loading differs from run to run (HEAP_RETAINED_BYTES of the planner); the rest is judged."""
     ctypes.CDLL(None).malloc_trim(0)
 
 

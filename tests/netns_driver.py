@@ -14,12 +14,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 import ray
 from pairs import check_same, expected_greedy, run_all
-from placed_pair import attach_draft, start_pair
+from placed_pair import place_draft, start_pair
 
 from twinspark.actors.link.base import Transport
 from twinspark.actors.sampling.settings import Sampling
@@ -82,8 +81,7 @@ class Driver:
 
     async def attach(self, draft: str, transport: Transport = "stream") -> Told:
         """A new draft, on the node with this address."""
-        self.pair.spec = replace(self.pair.spec, transport=transport)
-        await attach_draft(self.pair, node_at(draft))
+        await place_draft(self.pair, node_at(draft), transport)
         return await self.where()
 
     async def where(self) -> Told:

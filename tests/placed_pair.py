@@ -1,54 +1,54 @@
-"""A pair whose actors are on chosen nodes: the one place of the tests that knows how they get there."""
+"""A pair whose actors are on chosen nodes of a cluster: the one place of the tests that knows how they get there."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
 
-import ray
-from pairs import spec_of
+from pairs import BASE, silently
 
 from twinspark.actors.link.base import Transport
-from twinspark.actors.specs import ActorReport
-from twinspark.actors.target.host import TargetHost
-from twinspark.cluster import spawn
-from twinspark.cluster.pair import ATTACH_TIMEOUT_S, Pair
+from twinspark.cluster.pair import Pair, PairSpec
+from twinspark.cluster.survey import nodes_of, survey_cluster
+from twinspark.deploy.opening import open_pair
+from twinspark.deploy.plan_pair import plan_pair
+from twinspark.planner.nodes import CPU, Seat
+from twinspark.planner.placement import Candidate
 
-NODE_LABEL = "ray.io/node-id"
 # One thread each: a machine that others use too stalls a team of threads whenever it stalls one of them.
-SETTINGS: dict[str, Any] = {"dspark_verify_len": 5, "threads": 1, "dspark_threads": 1, "max_seqs": 4}
+OPTIONS = BASE.model_copy(
+    update={"dspark_place": "cpu", "dspark_verify_len": 5, "threads": 1, "dspark_threads": 1, "max_seqs": 4}
+)
 
 
 @asynccontextmanager
-async def start_pair(*, target: str, draft: str | None, transport: Transport = "stream") -> AsyncIterator[Pair]:
-    """A pair on the nodes with these ids; its draft (None: none as yet) is unsupervised."""
-    pair = Pair(spec_of("cpu", transport=transport, **SETTINGS))
-    try:
-        pair.target, _ = await _spawn(TargetHost, pair.spec.target, target, "target")
-        if draft is not None:
-            await attach_draft(pair, draft)
+async def start_pair(
+    *, target: str, draft: str | None, transport: Transport = "stream", supervised: bool = False
+) -> AsyncIterator[Pair]:
+    """A pair on the nodes with these ids (`draft` None: none as yet). Unsupervised, a lost draft stays lost."""
+    spec = await _planned(transport)
+    chosen = _at(spec, target, draft)
+    spec = replace(spec, decision=replace(spec.decision, chosen=chosen, fallbacks=()))
+    async with Pair.start(spec, supervised=supervised) as pair:
         yield pair
-    finally:
-        await pair.close()
 
 
-async def attach_draft(pair: Pair, node_id: str) -> None:
-    """A new draft on that node, in place of the one there was."""
-    pair._bury_draft()
-    pair.draft, pair.draft_report = await _spawn(spawn.DraftActor, pair.spec.draft, node_id, "draft")
-    listening = pair.draft.listen_here.remote(pair.spec.transport, pair.draft)
-    endpoint = await spawn.within(listening, spawn.ANSWER_TIMEOUT_S, "a link to the draft actor")
-    await pair.target.attach_draft.remote(endpoint, ATTACH_TIMEOUT_S, None)
+async def place_draft(pair: Pair, node_id: str, transport: Transport = "stream") -> None:
+    """A new draft on that node, in place of the one there was. The node may have come after the pair."""
+    pair.bury_draft()
+    pair.spec = replace(await _planned(transport), decision=pair.spec.decision)
+    await pair.place(_at(pair.spec, pair.current.target.node, node_id))
 
 
-async def _spawn(cls: type, spec: Any, node_id: str, name: str) -> tuple[Any, ActorReport]:
-    """A loaded actor, as cluster/spawn.py makes them, but on that node."""
-    options = {
-        "num_cpus": 1,
-        "max_restarts": 0,
-        "label_selector": {NODE_LABEL: node_id},
-        "runtime_env": {"env_vars": spawn._environment(spec.actor.num_threads, spec.actor.device)},
-    }
-    actor = ray.remote(cls).options(**options).remote(spec)
-    return actor, await spawn._load(actor, name, lambda *_: None)
+async def _planned(transport: Transport) -> PairSpec:
+    options = OPTIONS.model_copy(update={"transport": transport})
+    return plan_pair(options, open_pair(options, silently), nodes_of(await survey_cluster()))
+
+
+def _at(spec: PairSpec, target: str, draft: str | None) -> Candidate:
+    """What the planner found for some nodes, on these: they are all of one machine."""
+    found = {candidate.placement: candidate for candidate in spec.decision.candidates}
+    if draft is None:
+        return replace(found["off"], target=Seat(target, CPU))
+    return replace(found["cpu"], target=Seat(target, CPU), draft=Seat(draft, CPU))

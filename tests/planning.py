@@ -92,13 +92,13 @@ maybe_gib = st.one_of(st.none(), some_gib)
 
 
 @st.composite
-def nodes(draw: st.DrawFn, most: int = 4) -> list[Node]:
+def nodes(draw: st.DrawFn, most: int = 3) -> list[Node]:
     """Clusters of a few nodes, with unknown memory here and there."""
     made = []
     for i in range(draw(st.integers(1, most))):
         gpus = tuple(
             gpu(k, free=draw(maybe_gib), total=draw(st.one_of(st.none(), st.just(96 * GIB))), name=draw(GPU_NAMES))
-            for k in range(draw(st.integers(0, 3)))
+            for k in range(draw(st.integers(0, 2)))
         )
         made.append(
             node(

@@ -22,7 +22,13 @@ from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.room import draft_room, target_room
 from twinspark.cluster.survey import survey_here
 
-HOLD = "import sys\nheld = bytearray(int(sys.argv[1]))\nheld[::4096] = b'x' * len(held[::4096])\nprint('held', flush=True)\nsys.stdin.read()"
+HOLD = """
+import sys
+held = bytearray(int(sys.argv[1]))
+held[::4096] = b"x" * len(held[::4096])
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 async def main(place: str, hungry: bool) -> dict[str, Any]:
@@ -37,7 +43,8 @@ async def main(place: str, hungry: bool) -> dict[str, Any]:
     with ray_session(None, num_cpus=2, num_gpus=0):
         [here] = survey_here()
         room = here.node.headroom_bytes("cpu") if place == "auto" else here.node.available_ram_bytes
-        wanted = target_room(spec.inputs, chosen).device_bytes
+        target = target_room(spec.inputs, chosen)
+        wanted = target.device_bytes + target.process_bytes
         spare = draft_room(spec.inputs, chosen, 16).device_bytes // 2
         hog = None
         if hungry and room is not None:

@@ -169,9 +169,10 @@ def test_each_counts_the_same_and_the_first_time_of_each_does_not() -> None:
     assert script.calls.count(("draft", 4, 4)) == turns
     assert script.calls.count(("verify", 4, 4)) == 2 * turns
     assert script.calls.count(("verify", 4, 0)) == turns
-    # As in a round: wherever the draft has computed, the target verifies next.
-    following = [script.calls[i + 1] for i, (role, *_) in enumerate(script.calls) if role == "draft"]
-    assert following == [("verify", n, k) for role, n, k in script.calls if role == "draft"]
+    # As in a round: wherever the draft has computed, the target verifies next, and then a frame goes out.
+    drafts = [i for i, (role, *_) in enumerate(script.calls) if role == "draft"]
+    assert [script.calls[i + 1] for i in drafts] == [("verify", *script.calls[i][1:]) for i in drafts]
+    assert {script.calls[i + 2] for i in drafts} == {("link", 1, 0)}
     # A turn goes over everything else before anything comes again.
     plains = [i for i, call in enumerate(script.calls) if call[0] == "plain"]
     between = [script.calls[i:j] for i, j in pairwise(plains[1:])]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import median
 
+import psutil
 import pytest
-from netns import Network, network, why_not
+from netns import Network, Node, network, why_not
 from netns_cluster import Cluster, Driver, Told, driver, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -143,6 +144,17 @@ def test_a_node_that_was_away_for_long_is_dead_to_ray_and_joins_again(site: Site
         print(f"a node behind a cut link was dead to Ray {took_s:.0f} s after the run had ended")
     finally:
         site.there.restore()
-    site.there.kill_all()  # its raylet does not end by itself, and whoever runs the node has to start Ray anew
+    took_s = wait_until(lambda: not raylets(site.there), SILENT_DEATH_S, "the end of its raylet")
+    print(f"its raylet ended {took_s:.0f} s after the link was back")
+    site.there.kill_all()  # Ray's log monitor would stay for ever
     site.draft_there()
     site.run()
+
+
+def raylets(node: Node) -> list[int]:
+    running = []
+    for pid in node.pids():
+        with suppress(psutil.Error):
+            if psutil.Process(pid).name() == "raylet":
+                running.append(pid)
+    return running

@@ -200,6 +200,11 @@ def test_steps_down_stay_with_the_target_and_never_below_off() -> None:
 # What holds on any cluster -------------------------------------------------------------------------------------------
 
 
+def short(requested: Requested = "auto", **changes: object) -> Demand:
+    """At most two drafts: fewer lengths to try for each of thousands of examples."""
+    return demand(requested, most_drafts=2, **changes)
+
+
 def possible_placements(cluster: list[Node], asked: Demand, size: Sizes) -> set[Placement]:
     """By brute force over every pair of seats, one request at once beside a draft."""
     room = {seat: n.headroom_bytes(seat.device) for n in cluster for seat in seats([n])}
@@ -231,14 +236,14 @@ def feasible(found: list[Candidate]) -> set[Placement]:
 @EXAMPLES
 @given(nodes(), sizes(), st.integers(1, 4))
 def test_looking_at_the_roomiest_only_loses_no_placement(cluster: list[Node], size: Sizes, num_requests: int) -> None:
-    asked = demand(num_requests=num_requests)
+    asked = short(num_requests=num_requests)
     assert feasible(candidates(cluster, asked, size, NOTHING_MEASURED)) == possible_placements(cluster, asked, size)
 
 
 @EXAMPLES
 @given(st.data(), nodes(), sizes(), st.integers(1, 4))
 def test_never_more_than_the_headroom(data: st.DataObject, cluster: list[Node], size: Sizes, num_requests: int) -> None:
-    decision = decided(cluster, demand(num_requests=num_requests), size, data.draw(all_timings(cluster)))
+    decision = decided(cluster, short(num_requests=num_requests), size, data.draw(all_timings(cluster)))
     if decision is None:
         return
     by_name = {n.name: n for n in cluster}
@@ -267,7 +272,7 @@ def test_never_more_than_the_headroom(data: st.DataObject, cluster: list[Node], 
 def test_the_order_of_nodes_does_not_matter(
     data: st.DataObject, cluster: list[Node], size: Sizes, num_requests: int, objective: str
 ) -> None:
-    asked = demand(num_requests=num_requests, objective=objective, prices=Prices({"*": 2.0}, 0.05))
+    asked = short(num_requests=num_requests, objective=objective, prices=Prices({"*": 2.0}, 0.05))
     times = data.draw(all_timings(cluster))
     shuffled = data.draw(st.permutations(cluster))
     assert decided(cluster, asked, size, times) == decided(shuffled, asked, size, times)
@@ -278,7 +283,7 @@ def test_the_order_of_nodes_does_not_matter(
 def test_more_headroom_never_loses_a_placement(
     data: st.DataObject, cluster: list[Node], size: Sizes, num_requests: int
 ) -> None:
-    asked = demand(num_requests=num_requests)
+    asked = short(num_requests=num_requests)
     before = feasible(candidates(cluster, asked, size, NOTHING_MEASURED))
     index = data.draw(st.integers(0, len(cluster) - 1))
     grown, more = cluster[index], data.draw(st.integers(0, 40)) * GIB
@@ -298,7 +303,7 @@ def test_more_headroom_never_loses_a_placement(
 def test_off_if_and_only_if_nothing_is_feasible_or_predicted_faster(
     data: st.DataObject, cluster: list[Node], size: Sizes, num_requests: int
 ) -> None:
-    decision = decided(cluster, demand(num_requests=num_requests), size, data.draw(all_timings(cluster)))
+    decision = decided(cluster, short(num_requests=num_requests), size, data.draw(all_timings(cluster)))
     if decision is None or not decision.measured:
         return
     drafted = [c for c in decision.candidates if c.feasible and c.placement != "off"]
@@ -318,7 +323,7 @@ def test_an_explicit_placement_always_wins(
 ) -> None:
     has_gpu = any(n.gpus for n in cluster)
     possible = requested == "off" or (size.has_head and (requested != "gpu" or has_gpu))
-    decision = decided(cluster, demand(requested), size, data.draw(all_timings(cluster)))
+    decision = decided(cluster, short(requested), size, data.draw(all_timings(cluster)))
     if not possible:
         assert decision is None
         return
@@ -336,8 +341,8 @@ def test_the_draft_goes_before_the_requests_do(
     data: st.DataObject, cluster: list[Node], size: Sizes, num_requests: int
 ) -> None:
     """The context is never touched (there is no such word here); where nothing was measured, no request is given up."""
-    decision = decided(cluster, demand(num_requests=num_requests), size, NOTHING_MEASURED)
-    headless = decided(cluster, demand(num_requests=num_requests), replace(size, has_head=False), NOTHING_MEASURED)
+    decision = decided(cluster, short(num_requests=num_requests), size, NOTHING_MEASURED)
+    headless = decided(cluster, short(num_requests=num_requests), replace(size, has_head=False), NOTHING_MEASURED)
     assert (decision is None) == (headless is None), "a head never costs the target its place"
     if decision is not None:
         assert decision.chosen.num_requests == num_requests
@@ -346,7 +351,7 @@ def test_the_draft_goes_before_the_requests_do(
 @EXAMPLES
 @given(st.data(), nodes(), sizes())
 def test_every_candidate_explains_itself(data: st.DataObject, cluster: list[Node], size: Sizes) -> None:
-    decision = decided(cluster, demand(), size, data.draw(all_timings(cluster)))
+    decision = decided(cluster, short(), size, data.draw(all_timings(cluster)))
     if decision is None:
         return
     assert decision.chosen in decision.candidates

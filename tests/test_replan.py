@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -213,4 +214,4 @@ def test_moves_are_rare_and_stay_with_the_target(data, cluster, size, spells) ->
             )
             moves.append(now_s)
             current = move.to
-    assert all(later - earlier >= SETTLE_S for earlier, later in zip(moves, moves[1:], strict=False))
+    assert all(later - earlier >= SETTLE_S for earlier, later in pairwise(moves))

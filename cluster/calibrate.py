@@ -184,7 +184,6 @@ class _Calibration:
 
     def _items(self) -> list[_Item]:
         """In order of importance."""
-        plan = self.plan
         asked, others = self.spots
         items = [item for spot in asked for item in self._items_of(spot, True)]
         items.append(_Item("plain", ONE, True, self._plain_decoding))

@@ -84,7 +84,7 @@ def _needed(footprint: Footprint, margin: float, demand: Demand) -> RoomNeeded:
     """A process on a CPU is there already when it looks; a CUDA context is not."""
     there = 0 if footprint.host_bytes else footprint.overhead_bytes
     return RoomNeeded(
-        int(margin * (footprint.device_bytes - there)),
+        int(margin * (footprint.device_bytes + footprint.loading_bytes - there)),
         int(margin * footprint.host_bytes),
         reserve=demand.requested == "auto",
         process_bytes=there,

@@ -82,6 +82,47 @@ def probe(as_json: bool) -> None:
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
+@click.option(
+    "--what-if", type=click.Path(path_type=Path), metavar="FILE", help="plan for a cluster described in TOML instead"
+)
+@click.option("--tok-per-s", type=float, help="how many pairs give so many tokens/s, where, and what stays free")
+@click.option("--concurrency", type=int, help="the same for so many requests at once")
+@common_options
+@click.pass_context
+def plan(
+    called: click.Context,
+    /,
+    as_json: bool,
+    what_if: Path | None,
+    tok_per_s: float | None,
+    concurrency: int | None,
+    **values: Any,
+) -> None:
+    """Show where draft and target would go, why, and what each alternative would cost. Loads nothing."""
+    from twinspark.planner.fleet_plans import Wanted
+
+    if tok_per_s is not None and concurrency is not None:
+        raise click.UsageError("give --tok-per-s or --concurrency, not both")
+    wanted = None
+    if tok_per_s is not None or concurrency is not None:
+        wanted = Wanted(tok_per_s, concurrency)
+    if what_if is None:
+        options = options_from(values)
+        from twinspark.deploy.plan import plan as run
+
+        asyncio.run(run(options, wanted, as_json=as_json))
+        return
+    # Prices may be in the file, and are asked for there.
+    options_from(values | {"objective": "speed"})
+    from twinspark.deploy.plan import plan_what_if
+
+    default = click.core.ParameterSource.DEFAULT
+    given = {name: value for name, value in values.items() if called.get_parameter_source(name) != default}
+    plan_what_if(what_if, given, wanted, as_json=as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
 @common_options
 def demo(as_json: bool, **values: Any) -> None:
     """Stream one real answer, then compare the placements on the same prompts."""

@@ -6,14 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from twinspark.cluster.probe import Snapshot
-from twinspark.planner.nodes import CPU, GIB, Node, Seat, seats
-
-BAR_CELLS = 20
+from twinspark.deploy.device_table import device_table
+from twinspark.planner.nodes import seats
 
 
 def document(snapshot: Snapshot) -> dict[str, Any]:
@@ -35,32 +31,9 @@ def show(snapshot: Snapshot) -> None:
     }
     for name, fact in facts.items():
         console.print(f"{name:6}{fact}", markup=False, soft_wrap=True)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("device", no_wrap=True)
-    table.add_column("model", overflow="fold")
-    for heading in ("total", "free now", "headroom"):
-        table.add_column(f"{heading} GiB", justify="right", no_wrap=True)
-    table.add_column(width=BAR_CELLS)
-    for seat in seats([node]):
-        table.add_row(*_row(node, seat))
-    console.print(table)
+    console.print(device_table([("", node)]))
     for line in _sources(snapshot):
         console.print(line, markup=False, soft_wrap=True, style="dim")
-
-
-def _row(node: Node, seat: Seat) -> tuple[Text | ProgressBar, ...]:
-    if seat.device == CPU:
-        model, total, free = "RAM", node.total_ram_bytes, node.available_ram_bytes
-    else:
-        gpu = node.gpu(seat.device)
-        model, total, free = gpu.name, gpu.total_bytes, gpu.free_bytes
-    headroom = node.headroom_bytes(seat.device)
-    bar = ProgressBar(total=total or 1, completed=headroom or 0, width=BAR_CELLS)
-    return Text(seat.device), Text(model), _gib(total), _gib(free), _gib(headroom), bar
-
-
-def _gib(num_bytes: int | None) -> Text:
-    return Text("unknown" if num_bytes is None else f"{num_bytes / GIB:.1f}")
 
 
 def _sources(snapshot: Snapshot) -> list[str]:

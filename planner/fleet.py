@@ -101,10 +101,10 @@ class Fleet:
     @property
     def reason(self) -> str:
         """One sentence."""
-        asked = f"{self.wanted.amount:,.6g} {self.wanted.unit}"
+        asked = f"{_number(self.wanted.amount)} {self.wanted.unit}"
         if not self.met:
-            return f"{asked} cannot be met: all nodes together give at most {self.most:,.6g}"
-        speed = "speed not measured" if self.tok_per_s is None else f"{self.tok_per_s:,.6g} tokens/s"
+            return f"{asked} cannot be met: all nodes together give at most {_number(self.most)}"
+        speed = "speed not measured" if self.tok_per_s is None else f"{_number(self.tok_per_s)} tokens/s"
         pairs = "1 pair gives" if self.num_pairs == 1 else f"{self.num_pairs:,} pairs give"
         return f"{asked} can be met: {pairs} {self.concurrency:,} requests at once, {speed}"
 
@@ -124,6 +124,10 @@ class Fleet:
                     elif lot.layout.draft is not None:
                         draft = target
                     yield PlacedPair(lot.layout, target, draft)
+
+
+def _number(amount: float) -> str:
+    return f"{amount:,.1f}".removesuffix(".0")
 
 
 def plan_fleet(

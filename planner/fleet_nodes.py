@@ -176,6 +176,9 @@ class Grouper:
     drafts: Sequence[tuple[Device, Take]]  # of other nodes
     holds_target: TargetRoom
     _rooms: list[int] = field(init=False)
+    _drafts_on: dict[Device, list[Take]] = field(init=False)
+    _own: dict[Device, list[int]] = field(init=False)  # RAM that a pair with its target on this CPU wants
+    _by_gpu: int = field(init=False)  # the most RAM that goes with one GPU
     _gpus: dict[tuple[Gpu, ...], tuple[tuple[tuple[Device, int], ...], tuple[str, ...]]] = field(
         default_factory=dict, init=False
     )
@@ -189,6 +192,15 @@ class Grouper:
             if layout.draft is not None and layout.draft.kind == "cuda":
                 rooms.add(layout.draft_take.device_bytes)
         self._rooms = sorted(rooms)
+        self._drafts_on, self._own, self._by_gpu = {}, {}, 0
+        for device, take in self.drafts:
+            self._drafts_on.setdefault(device, []).append(take)
+            self._by_gpu = max(self._by_gpu, take.host_bytes)
+        for layout in self.layouts:
+            if layout.target.kind == "cpu":
+                self._own.setdefault(layout.target, []).append(_wanted(layout)[1])
+            else:
+                self._by_gpu = max(self._by_gpu, _wanted(layout)[1])
 
     def groups(self, nodes: Iterable[Node]) -> list[Group]:
         """In an order that does not depend on that of `nodes`."""
@@ -226,12 +238,10 @@ class Grouper:
             return None
         held = [
             min(node.num_cpus // max(1, take.cores), headroom // take.ram_and_device) * take.ram_and_device
-            for device, take in self.drafts
-            if device == cpu and take.ram_and_device
+            for take in self._drafts_on.get(cpu, ())
+            if take.ram_and_device
         ]
-        own = [_wanted(layout)[1] for layout in self.layouts if layout.target == cpu]
+        own = self._own.get(cpu, [])
         if num_gpus:
-            by_gpu = [_wanted(layout)[1] for layout in self.layouts if layout.target.kind == "cuda"]
-            by_gpu += [take.host_bytes for device, take in self.drafts if device.kind == "cuda"]
-            return min(headroom, max([*held, *own, *(num_gpus * amount for amount in by_gpu)], default=0))
+            return min(headroom, max([*held, *own, num_gpus * self._by_gpu], default=0))
         return max([*held, *(amount for amount in own if amount <= headroom)], default=0)

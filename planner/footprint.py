@@ -25,23 +25,21 @@ DEVICE_DRAW_ROWS = 16
 # A Ray worker with torch (CPU build), everything imported, OpenMP and oneDNN used once: 309-312 MiB resident (Ray 2.60,
 # torch 2.13, 2 threads; private 267, the rest libraries that actors share). Outside Ray 253.
 CPU_PROCESS_BYTES = 320 * MIB
-# What malloc may keep of loading: tensors under its threshold of 32 MiB come from heaps, whose holes stay resident. It
-# does not grow with the model and differs from run to run: 5-60 MiB with float32 and bfloat16, 30-170 with int8, in 30
-# loadings of four models. malloc_trim(0) gives nearly all of it back: an actor that called it after loading would need
-# none of this.
-HEAP_RETAINED_BYTES = 128 * MIB
-# oneDNN keeps a kernel for every shape of a packed product, so for every number of rows: 2.3-2.8 MiB for the five shapes
-# of a model (1 thread, AVX2; 120 numbers of rows took 280 MiB). Nothing bounds that before the cache's 1024 entries;
-# this is for 32 numbers of rows, while a prompt's last chunk may have any up to 256.
+# What malloc keeps of loading though it was freed: 5-60 MiB (int8 30-170), of which actors give nearly all back
+# (malloc_trim in actors/loading.py).
+HEAP_RETAINED_BYTES = 16 * MIB
+# oneDNN keeps a kernel for every shape of a packed product, so for every number of rows: 2.3-2.8 MiB for the five
+# shapes of a model (1 thread, AVX2; 120 numbers of rows took 280 MiB). Nothing was seen to bound it; this is for 32
+# numbers of rows, while a prompt's last chunk may have any up to 256.
 KERNEL_BYTES = 550 * 1024
 NUM_KERNELS = 32 * 5
-# A context with torch's kernels and cuBLAS's workspaces on an H100 or H200: 450-600 MiB is what is commonly reported.
-# Not measured here yet; tests/test_footprint_reality.py (marker gpu) does, on the machine it runs on.
-CUDA_CONTEXT_BYTES = 600 * MIB
+# A context with torch's kernels and cuBLAS's workspaces: five actors on an H200 (torch 2.11, driver 580) took 1-2% off the
+# prediction with this, and 70-95 MiB more than with the 600 MiB that are documented.
+CUDA_CONTEXT_BYTES = 680 * MIB
 # torch's allocator takes 2 MiB (small) and 20 MiB (larger) segments, one pool of each for loading and for steps.
 CUDA_SLACK_BYTES = 64 * MIB
-# The RAM of a process with a CUDA context: libraries, pinned buffers. Documented: 0.8-1.5 GiB. Not measured here yet.
-CUDA_HOST_BYTES = 1536 * MIB
+# The RAM of a process with a CUDA context: libraries, pinned buffers. On that H200 1190-1760 MiB in all, at its most.
+CUDA_HOST_BYTES = 1664 * MIB
 
 FLOAT32_BYTES = 4
 BFLOAT16_BYTES = 2

@@ -57,9 +57,10 @@ class Int8Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         # In parts: float copies of a whole vocabulary would take nine times what stays, and decide what fits.
         parts = weight.split(INT8_ROWS_AT_ONCE)
-        self.scales = torch.cat([part.float().abs().amax(dim=1) for part in parts]).clamp_min(1e-12) / 127
+        levels = int8_levels()
+        self.scales = torch.cat([part.float().abs().amax(dim=1) for part in parts]).clamp_min(1e-12) / levels
         scaled = zip(parts, self.scales[:, None].split(INT8_ROWS_AT_ONCE), strict=True)
-        quantised = [(part.float() / scale).round_().clamp_(-127, 127).to(torch.int8) for part, scale in scaled]
+        quantised = [(part.float() / scale).round_().clamp_(-levels, levels).to(torch.int8) for part, scale in scaled]
         self.packed = torch.ops.onednn.qlinear_prepack(torch.cat(quantised), None)
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int64)
         self.bias = None if bias is None else bias.float()
@@ -92,6 +93,21 @@ def can_pack(dtype: torch.dtype) -> bool:
         return torch.equal(PackedLinear(weight, None)(weight), weight)
     except (RuntimeError, AttributeError, NotImplementedError):
         return False
+
+
+@cache
+def int8_levels() -> int:
+    """How large an int8 weight may be. Processors without VNNI add pairs of byte products in 16 bits, which saturate:
+    there weights have 7 bits. Shown by the largest sum of two products there is, not by the processor's name.
+    """
+    weight = torch.full((16, 16), 127, dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, None)
+    ones, zeros = torch.ones(16), torch.zeros(16, dtype=torch.int64)
+    out: Tensor = torch.ops.onednn.qlinear_pointwise(
+        torch.full((1, 16), 255, dtype=torch.uint8), 1.0, 0, packed, ones, zeros, None,
+        1.0, 0, torch.float32, "none", [], "",
+    )  # fmt: skip
+    return 127 if bool((out == 16 * 255 * 127).all()) else 63
 
 
 @cache

@@ -47,6 +47,8 @@ def ray_session(address: str | None, *, num_cpus: int, num_gpus: int) -> Iterato
             return
         # Ray runs its workers at niceness 15: anything else on the machine would starve the two that do the work.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        # And it would start a process for every CPU at once, though two actors are all that will run.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         resources = {"num_cpus": CPUS_FOR_EACH * num_cpus + SPARE_CPUS, "num_gpus": num_gpus}
         with (
             _private_folder() as folder,

@@ -21,8 +21,8 @@ from pathlib import Path
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import nodes_of, survey_here
 from twinspark.deploy.compare import lanes_for, row_of, take_turn
-from twinspark.deploy.options import Options
 from twinspark.deploy.opening import open_pair
+from twinspark.deploy.options import Options
 from twinspark.deploy.progress import note
 from twinspark.deploy.prompts import encode_prompts, prompts_from_file
 from twinspark.deploy.tokenizer import open_tokenizer

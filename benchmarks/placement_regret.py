@@ -1,10 +1,11 @@
 """The planner on trial: for each configuration of a matrix its choice, what it predicted, what each placement measured.
 
-    python benchmarks/placement_regret.py [--repeats 3] [--tokens 64] [--only 1,5,9] [--json results.json]
+    python benchmarks/placement_regret.py [--prompts FILE] [--repeats 3] [--tokens 64] [--only 1,5,9] [--json FILE]
 
 Regret is the best measured speed over that of the chosen placement, less 1. Placements are measured in turns on one
-target: the draft is moved from one to the next. A side is slowed by its settings alone: fewer threads, another dtype,
-more drafts to verify, the `ray` transport; nothing sleeps.
+target: the draft is moved from one to the next. How drafts were accepted is remembered from one configuration to the
+next, as it is from one run of twinspark to the next. A side is slowed by its settings alone: fewer threads, another
+dtype, more drafts to verify, the `ray` transport; nothing sleeps.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
 from twinspark.deploy.planned import Plan, planned
 from twinspark.deploy.progress import note
-from twinspark.deploy.prompts import Prompt, encode_prompts
+from twinspark.deploy.prompts import Prompt, encode_prompts, prompts_from_file
 from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
 from twinspark.planner.placement import Candidate, Placement
 
@@ -49,7 +50,6 @@ QUESTIONS = (
     "What should I look at before buying a used bicycle?",
     "Describe the water cycle in five steps.",
 )
-LONG = "Here is a list of notes. " + " ".join(f"Note {i}: {question}" for i, question in enumerate(QUESTIONS * 4))
 MATRIX: tuple[tuple[str, dict[str, Any]], ...] = (
     ("1 request", {"max_seqs": 1}),
     ("4 requests", {"max_seqs": 4}),
@@ -103,8 +103,11 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
     options = Options(temperature=0.0, ignore_eos=True, max_new_tokens=arguments.tokens, **changes)
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
-    texts = [LONG[:4000]] if "context" in name else QUESTIONS
-    prompts = encode_prompts(tokenizer, [Prompt(text=text) for text in texts], False)
+    asked = prompts_from_file(Path(arguments.prompts)) if arguments.prompts else [Prompt(text=q) for q in QUESTIONS]
+    prompts = encode_prompts(tokenizer, asked[: arguments.most_prompts], False)
+    if "context" in name:
+        notes = [token for prompt in prompts for token in prompt][:1000]
+        prompts = [notes + list(prompt) for prompt in prompts]
     async with planned(options, opened) as plan:
         ways = _ways(plan)
         decision = plan.spec.decision
@@ -121,7 +124,7 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
                 for way in ways:
                     with suppress(SpawnError):
                         await pair.place(way)
-                        speed = await _turn(pair, tokenizer, prompts, options, arguments.turns_of)
+                        speed = await _turn(pair, plan, tokenizer, prompts, options, arguments.turns_of)
                         trial.turns.setdefault(way.placement, []).append(speed)
     return trial
 
@@ -139,7 +142,7 @@ def _ways(plan: Plan) -> list[Candidate]:
 
 
 async def _turn(
-    pair: Pair, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], options: Options, least: int
+    pair: Pair, plan: Plan, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], options: Options, least: int
 ) -> float:
     """Tokens per second of decoding: `max_seqs` requests at once, in as many batches as give `least` requests."""
     size, first = options.max_seqs, 1
@@ -153,6 +156,7 @@ async def _turn(
             batch, samplings, max_new_tokens=options.max_new_tokens, stop_token_ids=(), first_number=first * 1000
         )
         done = await complete(pair, requests, tokenizer, ())
+        plan.remember(c.report for c in done)
         tokens += sum(len(c.report.token_ids) - 1 for c in done)
         seconds += max(c.report.decode_us for c in done) / 1e6
         first += 1
@@ -190,6 +194,8 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--turns-of", type=int, default=4, help="requests a turn runs at least")
+    parser.add_argument("--prompts", default="", help="jsonl of prompts; without it sixteen of its own")
+    parser.add_argument("--most-prompts", type=int, default=16)
     parser.add_argument("--only", default="", help="numbers of configurations, from 1")
     parser.add_argument("--json", default="")
     asyncio.run(main(parser.parse_args()))

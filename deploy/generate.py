@@ -57,6 +57,7 @@ async def generate(
         note(f"placement: {decision.placement} ({decision.reason})")
         async with Pair.start(plan.spec, loading_bars()) as pair:
             completions = await complete(pair, requests, tokenizer, options.stop, show if alone else None)
+            plan.remember(completion.report for completion in completions)
             reports = await pair.reports()
             documents = [document(completion, pair, reports) for completion in completions]
     if trace is not None:

@@ -29,17 +29,19 @@ def plan_pair(
     nodes: Sequence[Node],
     timings: Timings = NOT_MEASURED,
     *,
+    survival: tuple[float, ...] | None = None,
     max_seqs: int | None = None,
     record_path: str | None = None,
 ) -> PairSpec:
-    """The pair to spawn. `max_seqs` narrows the option where fewer requests are known to come.
+    """The pair to spawn. `max_seqs` narrows the option where fewer requests are known to come; `survival` takes the
+    place of the head's own record.
 
     Raises ValueError (one line) for settings that do not go together, PlacementError for what cannot be placed.
     """
     recipe = recipe_of(options, opened, record_path)
     inputs = PlanInputs(
         nodes=tuple(nodes),
-        demand=_demand(options, opened, min(options.max_seqs, max_seqs or options.max_seqs)),
+        demand=_demand(options, opened, min(options.max_seqs, max_seqs or options.max_seqs), survival),
         footprints=PairFootprints(
             model=model_size(opened.target),
             head=None if opened.head is None else head_size(opened.head),
@@ -77,14 +79,16 @@ def recipe_of(options: Options, opened: Opened, record_path: str | None = None) 
     )
 
 
-def _demand(options: Options, opened: Opened, num_requests: int) -> Demand:
+def _demand(options: Options, opened: Opened, num_requests: int, survival: tuple[float, ...] | None) -> Demand:
     head = opened.head
+    if survival is None and head is not None:
+        survival = conditional_acceptance(head.path)
     return Demand(
         requested=options.dspark_place,
         num_requests=num_requests,
         verify_length=options.dspark_verify_len,
         most_drafts=0 if head is None else head.config.num_draft_tokens,
-        survival=None if head is None else conditional_acceptance(head.path),
+        survival=survival,
         draft_threads=options.dspark_threads,
         objective=options.objective,
         prices=read_prices(options.prices),

@@ -6,15 +6,19 @@ to know and nobody has timed yet is timed first, once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from twinspark.actors.checkpoint.head_record import conditional_acceptance
+from twinspark.actors.target.request import Report
+from twinspark.cluster.acceptance_cache import AcceptanceKey, believed, remember
 from twinspark.cluster.measure import Stage, known_timings, measure, stages_of
 from twinspark.cluster.pair import PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import Surveyed, nodes_of, survey_cluster, survey_here
+from twinspark.cluster.timing_keys import checkpoint_identity
 from twinspark.cluster.timings_cache import joined
 from twinspark.deploy.embedded import cache_dir
 from twinspark.deploy.opening import Opened
@@ -40,12 +44,16 @@ class Plan:
     record_path: str | None = None
     timings: Timings = NOT_MEASURED
     stages: list[Stage] = field(default_factory=list)
+    survival: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         self.spec = self._decided()
         measuring = self.options.dspark_place == "auto" and not self.options.static
         if measuring and self.opened.head is not None:
             self.stages = stages_of(self.spec, self.opened.target, self.opened.head)
+            self.survival = believed(
+                timings_dir(), self._acceptance_key(), conditional_acceptance(self.opened.head.path)
+            )
             if not self.options.recalibrate:
                 self.timings = known_timings(self.stages, timings_dir())
             self.spec = self._decided()
@@ -62,12 +70,27 @@ class Plan:
                 self.timings = joined([self.timings, await measure(self.spec, self.missing, timings_dir(), on_stage)])
             self.spec = self._decided()
 
+    def remember(self, reports: Iterable[Report]) -> None:
+        """Keep how these answers' drafts were accepted, for the next plan."""
+        if self.opened.head is not None:
+            remember(timings_dir(), self._acceptance_key(), reports)
+
+    def _acceptance_key(self) -> AcceptanceKey:
+        kind = self.spec.decision.chosen.seat.kind
+        return AcceptanceKey(
+            target=checkpoint_identity(self.opened.target),
+            head="" if self.opened.head is None else checkpoint_identity(self.opened.head),
+            dtype=self.spec.recipe.draft_dtypes[kind],
+            greedy=self.options.temperature == 0,
+        )
+
     def _decided(self) -> PairSpec:
         return plan_pair(
             self.options,
             self.opened,
             nodes_of(self.surveyed),
             self.timings,
+            survival=self.survival,
             max_seqs=self.max_seqs,
             record_path=self.record_path,
         )

@@ -92,45 +92,53 @@ class _Survey:
         )
 
     def _drafted(self, placement: Placement, target: Seat, draft: Seat | None, off: Candidate) -> Candidate:
-        def wanted(num_requests: int) -> list[Need]:
-            length = self.demand.priced_length
-            own = needs(target, self.footprints.target(target.kind, num_requests, length))
-            beside = target if draft is None else draft
-            price = self.footprints.colocated if draft is None else self.footprints.draft
-            return own + needs(beside, price(beside.kind, num_requests, length), DRAFT_MARGIN)
-
-        fit = _most(lambda n: shortage(self.headroom, wanted(n)) is None, self.demand.num_requests)
-        num_requests = fit or self.demand.num_requests
-        short = shortage(self.headroom, wanted(num_requests))
+        asked = self.demand.num_requests
+        fit = _most(lambda n: shortage(self.headroom, self._wanted(target, draft, n)) is None, asked)
+        num_requests = fit or asked
         length, speed = self.predictor.best_length(
             Site(placement, target, draft), num_requests, self.demand.lengths, self.demand.usual_drafts(target.kind)
         )
-        seat = draft or target
-        priced = self.demand.priced_length
+        seat, priced = draft or target, self.demand.priced_length
         target_bytes = self.footprints.target(target.kind, num_requests, priced).device_bytes
-        price = self.footprints.colocated if draft is None else self.footprints.draft
-        footprint = price(seat.kind, num_requests, priced)
+        draft_bytes = self._of_draft(draft)(seat.kind, num_requests, priced).device_bytes
         room = self.headroom[seat]
         left = room if room is None or seat != target else max(0, room - target_bytes)
-        why = f"it fits: {_have(footprint.device_bytes, left)}" if short is None else f"no room: {self._short(short)}"
-        if not off.feasible:
-            why = off.why
-        if short is None and fit < self.demand.num_requests:
-            why += f"; its memory costs {self.demand.num_requests - fit} of {self.demand.num_requests} requests at once"
+        obstacle = off.why if not off.feasible else self._obstacle(target, draft, num_requests)
+        why = obstacle or f"it fits: {_have(draft_bytes, left)}"
+        if obstacle is None and fit < asked:
+            why += f"; its memory costs {asked - fit} of {asked} requests at once"
         return Candidate(
             placement=placement,
             target=target,
             draft=draft,
-            feasible=off.feasible and short is None,
+            feasible=obstacle is None,
             why=why,
-            footprint_bytes=footprint.device_bytes,
+            footprint_bytes=draft_bytes,
             headroom_bytes=left,
             target_bytes=target_bytes,
             num_requests=num_requests,
             verify_length=length,
             predicted_tok_per_s=speed,
-            price_per_hour=self._price(target, target_bytes, seat, footprint.device_bytes),
+            price_per_hour=self._price(target, target_bytes, seat, draft_bytes),
         )
+
+    def _of_draft(self, draft: Seat | None) -> Callable[[Kind, int, int], Footprint]:
+        return self.footprints.colocated if draft is None else self.footprints.draft
+
+    def _wanted(self, target: Seat, draft: Seat | None, num_requests: int) -> list[Need]:
+        """What both sides want of which device, the draft with its margin."""
+        length, seat = self.demand.priced_length, draft or target
+        own = needs(target, self.footprints.target(target.kind, num_requests, length))
+        return own + needs(seat, self._of_draft(draft)(seat.kind, num_requests, length), DRAFT_MARGIN)
+
+    def _obstacle(self, target: Seat, draft: Seat | None, num_requests: int) -> str | None:
+        """Why the draft cannot be there; None if it can."""
+        if draft is not None and draft.device == CPU:
+            node, cores = self.nodes[draft.node], self.demand.draft_threads
+            if cores > node.num_cpus:
+                return f"no cores: {cores} wanted, {node.host} has {node.num_cpus}"
+        short = shortage(self.headroom, self._wanted(target, draft, num_requests))
+        return None if short is None else f"no room: {self._short(short)}"
 
     def _price(self, target: Seat, target_bytes: int, draft: Seat | None, draft_bytes: int) -> float | None:
         """Money per hour: GPUs by the share of their memory that is taken, CPUs by cores."""
@@ -141,14 +149,10 @@ class _Survey:
         return sum(known) if len(known) == len(parts) else None
 
     def _rent(self, seat: Seat, taken_bytes: int, cores: int) -> float | None:
-        prices, node = self.demand.prices, self.nodes[seat.node]
         if seat.device == CPU:
-            return cores * prices.core_hour
-        gpu = node.gpu(seat.device)
-        hour = prices.of_gpu(gpu.name)
-        if hour is None:
-            return None
-        return hour * (min(1.0, taken_bytes / gpu.total_bytes) if gpu.total_bytes else 1.0) + cores * prices.core_hour
+            return self.demand.prices.rent(None, 0, cores)
+        gpu = self.nodes[seat.node].gpu(seat.device)
+        return self.demand.prices.rent((gpu.name, gpu.total_bytes), taken_bytes, cores)
 
     def _cores_of_target(self, target: Seat) -> int:
         return self.nodes[target.node].num_cpus if target.device == CPU else TARGET_CORES

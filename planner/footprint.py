@@ -33,8 +33,8 @@ HEAP_RETAINED_BYTES = 16 * MIB
 # numbers of rows, while a prompt's last chunk may have any up to 256.
 KERNEL_BYTES = 550 * 1024
 NUM_KERNELS = 32 * 5
-# A context with torch's kernels and cuBLAS's workspaces: five actors on an H200 (torch 2.11, driver 580) took 1-2% off the
-# prediction with this, and 70-95 MiB more than with the 600 MiB that are documented.
+# A context with torch's kernels and cuBLAS's workspaces: with this, predictions for five actors on an H200 (torch 2.11,
+# driver 580) are 1-2% off; they took 70-95 MiB more than with the 600 MiB that are documented.
 CUDA_CONTEXT_BYTES = 680 * MIB
 # torch's allocator takes 2 MiB (small) and 20 MiB (larger) segments, one pool of each for loading and for steps.
 CUDA_SLACK_BYTES = 64 * MIB

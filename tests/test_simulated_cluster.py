@@ -24,8 +24,8 @@ NUM_TOKENS = 32
 
 
 @pytest.fixture(scope="module")
-def node_ids(demo_model: Path) -> Iterator[tuple[str, str]]:
-    """Ids of two nodes of a cluster that this process is connected to."""
+def cluster(demo_model: Path) -> Iterator[Cluster]:
+    """Two nodes, and this process connected to them."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="tw-", dir="/tmp", ignore_cleanup_errors=True) as folder,
@@ -33,16 +33,17 @@ def node_ids(demo_model: Path) -> Iterator[tuple[str, str]]:
         patch.setenv("RAY_TMPDIR", folder)  # else it would tell every Ray program of this machine about itself
         cluster = Cluster()
         try:
-            first = cluster.add_node(include_dashboard=False, **NODE)
-            second = cluster.add_node(**NODE)
+            cluster.add_node(include_dashboard=False, **NODE)
+            cluster.add_node(**NODE)
             with ray_session(cluster.address, num_cpus=0, num_gpus=0):
-                yield first.node_id, second.node_id
+                yield cluster
         finally:
             cluster.shutdown()
 
 
 @pytest.mark.parametrize(("target", "draft"), [(0, 1), (1, 0)])
-def test_each_actor_is_on_the_node_that_was_chosen(node_ids: tuple[str, str], target: int, draft: int) -> None:
+def test_each_actor_is_on_the_node_that_was_chosen(cluster: Cluster, target: int, draft: int) -> None:
+    node_ids = [node.node_id for node in cluster.list_all_nodes()]
     requests = [Request(i, e.prompt_ids, Sampling(), NUM_TOKENS) for i, e in enumerate(expected_greedy()[:2])]
 
     async def run() -> None:
@@ -54,6 +55,32 @@ def test_each_actor_is_on_the_node_that_was_chosen(node_ids: tuple[str, str], ta
         assert ids_of(reports) == [e.greedy_ids[:NUM_TOKENS] for e in expected_greedy()[:2]]
         assert sum(r.num_accepted for report in reports for r in report.rounds) > 0
 
+    asyncio.run(run())
+
+
+def test_a_lost_node_gives_its_draft_to_one_that_joined(cluster: Cluster) -> None:
+    """By its supervisor alone, while requests run; the node that joined after the pair counts too."""
+    requests = [Request(i, e.prompt_ids, Sampling(), NUM_TOKENS) for i, e in enumerate(expected_greedy()[:2])]
+
+    async def run() -> None:
+        first, second = cluster.list_all_nodes()
+        async with start_pair(target=first.node_id, draft=second.node_id, supervised=True) as pair:
+            cluster.add_node(**NODE)
+            running = asyncio.create_task(run_all(pair, requests))
+            await asyncio.sleep(0.2)
+            await asyncio.to_thread(cluster.remove_node, second, allow_graceful=False)
+            assert ids_of(await running) == expected
+            async with asyncio.timeout(240):
+                while not pair.moves or pair.draft is None:
+                    await asyncio.sleep(0.2)
+            assert f"node {second.node_id[:8]} does not answer" in pair.reason
+            assert pair.current.draft is not None
+            assert pair.current.draft.node != second.node_id
+            reports = await run_all(pair, requests)
+            assert ids_of(reports) == expected
+            assert sum(r.num_accepted for report in reports for r in report.rounds) > 0
+
+    expected = [e.greedy_ids[:NUM_TOKENS] for e in expected_greedy()[:2]]
     asyncio.run(run())
 
 

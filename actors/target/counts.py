@@ -36,7 +36,7 @@ class RoundCounts:
     kept: tuple[int, ...] = ()
 
     def survival(self, least: int) -> tuple[float, ...] | None:
-        """Conditional acceptance by position, as far as positions were judged `least` times; None if the first was not."""
+        """Conditional acceptance by position, as far as judged `least` times; None if not even the first was."""
         found: list[float] = []
         for reached, kept in zip(self.reached, self.kept, strict=True):
             if reached < least:

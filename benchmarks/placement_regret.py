@@ -120,10 +120,11 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
             {c.placement: c.verify_length for c in ways},
         )
         async with Pair.start(plan.spec, supervised=False) as pair:
-            for _ in range(arguments.repeats):
-                for way in ways:
+            for repeat in range(arguments.repeats):
+                for way in ways if repeat % 2 == 0 else reversed(ways):
                     with suppress(SpawnError):
-                        await pair.place(way)
+                        if way != pair.current:
+                            await pair.place(way)
                         speed = await _turn(pair, plan, tokenizer, prompts, options, arguments.turns_of)
                         trial.turns.setdefault(way.placement, []).append(speed)
     return trial

@@ -15,8 +15,9 @@ COMMAND = (sys.executable, "-m", "twinspark.deploy.cli")
 
 
 def clean_environment(**changes: str) -> dict[str, str]:
-    """This process's environment with no setting of ours but `changes`."""
-    return {**{k: v for k, v in os.environ.items() if not k.startswith("TWINSPARK_")}, **changes}
+    """This process's environment with no setting of ours but `changes`; nothing is timed unless they say so."""
+    others = {k: v for k, v in os.environ.items() if not k.startswith("TWINSPARK_")}
+    return {**others, "TWINSPARK_STATIC": "true", **changes}
 
 
 @dataclass(frozen=True)

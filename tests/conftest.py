@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from twinspark.cluster.signals import ENDING
-from twinspark.deploy.embedded import demo_model_path
+from twinspark.deploy.embedded import DEMO, cache_dir, demo_model_path
+from twinspark.deploy.errors import DemoModelError
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +21,21 @@ def shared() -> Path:
     if not path.is_dir():
         pytest.skip(f"needs the reference files in {path}, which are not there")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of the suite's own, with the user's model in it: what tests time and remember is nobody else's."""
+    with suppress(DemoModelError):
+        demo_model_path()
+    own = tmp_path_factory.mktemp("cache")
+    theirs = cache_dir()
+    (own / theirs.name).mkdir()
+    for file in theirs.glob(f"{DEMO.file_name}*"):
+        (own / theirs.name / file.name).symlink_to(file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(own))
+        yield
 
 
 @pytest.fixture(scope="session")

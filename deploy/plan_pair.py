@@ -16,7 +16,7 @@ from twinspark.deploy.prices import read_prices
 from twinspark.planner.decide import PlanInputs
 from twinspark.planner.nodes import Node
 from twinspark.planner.pair_footprints import PairFootprints
-from twinspark.planner.placement import Demand, Kind
+from twinspark.planner.placement import Demand, Kind, PlacementError
 from twinspark.planner.timings import Timings
 
 DEFAULT_CONTEXT = 2048
@@ -61,6 +61,8 @@ def recipe_of(options: Options, opened: Opened, record_path: str | None = None) 
     context = options.context or min(most, DEFAULT_CONTEXT)
     if context > most:
         raise ValueError(f"--context must be at most the model's {most}, got {context}")
+    if opened.head is None and options.dspark_place not in ("auto", "off"):
+        raise PlacementError(f"placement {options.dspark_place} needs a draft head, got --dspark-model none")
     if opened.head is not None:
         asked = options.dspark_verify_len or 1
         check_settings(DraftSettings(opened.head.path, "float32", asked, options.dspark_min_confidence), opened.head)

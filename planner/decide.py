@@ -57,7 +57,7 @@ def decide(nodes: Sequence[Node], demand: Demand, footprints: Footprints, timing
         raise PlacementError(f"placement {demand.requested} needs a draft head, got --dspark-model none")
     found = candidates(nodes, demand, footprints, timings)
     if demand.requested != "auto":
-        return _asked_for(demand, found)
+        return _asked_for(nodes, demand, found)
     possible = [candidate for candidate in found if candidate.feasible]
     if not any(candidate.placement == "off" for candidate in possible):
         raise TargetDoesNotFitError(_nowhere(nodes, demand, found))
@@ -116,10 +116,12 @@ def _by_room(candidate: Candidate) -> tuple[int, int, int, str, str]:
     return order, away, -(candidate.headroom_bytes or 0), target, draft
 
 
-def _asked_for(demand: Demand, found: Sequence[Candidate]) -> Decision:
+def _asked_for(nodes: Sequence[Node], demand: Demand, found: Sequence[Candidate]) -> Decision:
     matching = [candidate for candidate in found if candidate.placement == demand.requested]
     if not matching:
-        raise PlacementError(f"placement {demand.requested} needs a GPU, found none")
+        searches = "; ".join(sorted({node.gpu_search for node in nodes if node.gpu_search}))
+        found_none = f"found none ({searches})" if searches else "found none"
+        raise PlacementError(f"placement {demand.requested} needs a GPU, {found_none}")
 
     def preference(candidate: Candidate) -> tuple[object, ...]:
         speed = candidate.predicted_tok_per_s

@@ -44,6 +44,7 @@ class Node:
     total_ram_bytes: int | None
     available_ram_bytes: int | None
     gpus: tuple[Gpu, ...] = ()
+    gpu_search: str = ""  # how GPUs were looked for, for whoever wonders why there is none
 
     def gpu(self, device: str) -> Gpu:
         """The GPU a seat names. Raises KeyError for a device the node does not have."""

@@ -156,7 +156,7 @@ def test_a_verify_length_above_the_block(told: Told) -> None:
 def test_a_gpu_where_there_is_none(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was looked for is named."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    line = told("--dspark-place", "gpu", *NO_RAY, "hi")
+    line = told("--dspark-place", "gpu", "hi")
     assert "needs a GPU" in line
     assert "NVML" in line
 

@@ -166,7 +166,7 @@ def test_dimensions_need_neither_a_model_nor_torch(small: Callable[..., Path]) -
         [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
-        env=clean_environment(HOME="/nowhere"),
+        env=clean_environment(HOME="/nowhere", TWINSPARK_STATIC="false"),
     )
     assert ran.returncode == 0, ran.stderr
     assert "fleet: 4 requests at once can be met: 2 pairs" in ran.stdout

@@ -38,4 +38,5 @@ class Snapshot:
             gpus=tuple(
                 Gpu(gpu.index, gpu.key, gpu.name or UNKNOWN_MODEL, gpu.total_bytes, gpu.free_bytes) for gpu in self.gpus
             ),
+            gpu_search=self.gpu_search,
         )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-LEAST_ROUNDS = 20  # fewer rounds between two looks say nothing
+LEAST_ROUNDS = 20  # fewer rounds say nothing
 LEAST_JUDGED = 50  # a position that was judged less often keeps its predicted survival
 BARRED_S = 120.0  # a place that turned out not to have room is left alone for so long
 RESPAWN_PAUSE_S = 0.2
@@ -40,6 +40,7 @@ class Supervisor:
         self._inputs = pair.spec.inputs
         self._watch = Watch(moved_s=time.monotonic())
         self._barred: dict[Site, float] = {}
+        self._counts = RoundCounts()
         decision = pair.spec.decision
         self._replans = decision.requested == "auto" and decision.measured
         self._possible = [c for c in decision.candidates if c.feasible and c.num_requests >= pair.spec.max_seqs]
@@ -77,6 +78,7 @@ class Supervisor:
     async def _replace_lost(self, why: str) -> None:
         """Bury it and bring up another; pauses grow while that fails, and the target goes on alone."""
         log.warning("the draft was lost (%s); a new one is being spawned", why)
+        self._counts = RoundCounts()
         self._pair.bury_draft()
         pause_s, elsewhere_too = RESPAWN_PAUSE_S, False
         while True:
@@ -112,9 +114,10 @@ class Supervisor:
 
     async def _look(self) -> bool:
         """Take what was measured; whether the draft was moved."""
-        counts = await self._pair.counts()
-        if counts.num_rounds < LEAST_ROUNDS:
-            return False
+        self._counts += await self._pair.counts()
+        if self._counts.num_rounds < LEAST_ROUNDS:
+            return False  # a slow pair gets there in a few looks
+        counts, self._counts = self._counts, RoundCounts()
         now_s = time.monotonic()
         self._barred = {site: until_s for site, until_s in self._barred.items() if until_s > now_s}
         current = self._pair.current

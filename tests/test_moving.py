@@ -183,6 +183,9 @@ def test_counts_leave_out_what_was_never_judged() -> None:
     assert counts.survival(2) == (1.0, 1.0)
     assert counts.survival(4) is None
     assert counter.take() == RoundCounts()
+    assert counts + RoundCounts(num_rounds=2, reached=(1,), kept=(0,)) == replace(
+        counts, num_rounds=3, reached=(4, 2, 1), kept=(3, 2, 0)
+    )
 
 
 def test_a_running_target_counts_what_its_reports_say(shared: Path) -> None:

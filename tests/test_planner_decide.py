@@ -188,12 +188,13 @@ def test_gpu_without_a_gpu() -> None:
 
 def test_steps_down_stay_with_the_target_and_never_below_off() -> None:
     cluster = [node(gpus=(gpu(0, free=70 * GIB), gpu(1, free=70 * GIB)))]
-    fast = timings(verify=FAST_GPU, draft={"H200": 0.2, "EPYC x16": 1.0}, link={("a", "a"): 0.1})
+    beside = {"H200": 3.0}
+    fast = timings(verify=FAST_GPU, draft={"H200": 0.2, "EPYC x16": 1.0}, colocated=beside, link={("a", "a"): 0.1})
     decision = decide(cluster, demand(), Sizes(), fast)
     assert decision.placement == "gpu"
     assert [c.placement for c in decision.fallbacks] == ["cpu", "off"]
     assert {c.target for c in decision.fallbacks} == {decision.chosen.target}
-    slow = timings(verify=FAST_GPU, draft={"H200": 0.2, "EPYC x16": 20.0}, link={("a", "a"): 0.1})
+    slow = timings(verify=FAST_GPU, draft={"H200": 0.2, "EPYC x16": 20.0}, colocated=beside, link={("a", "a"): 0.1})
     assert [c.placement for c in decide(cluster, demand(), Sizes(), slow).fallbacks] == ["off"]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 
 from twinspark.actors.wire import MAX_BLOCK
 
@@ -34,6 +35,19 @@ class RoundCounts:
     round_us: int = 0
     reached: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
+
+    def __add__(self, other: RoundCounts) -> RoundCounts:
+        """Both together."""
+        sums = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(self)
+            if field.name not in ("reached", "kept")
+        }
+        return RoundCounts(
+            **sums,
+            reached=tuple(map(sum, zip_longest(self.reached, other.reached, fillvalue=0))),
+            kept=tuple(map(sum, zip_longest(self.kept, other.kept, fillvalue=0))),
+        )
 
     def survival(self, least: int) -> tuple[float, ...] | None:
         """Conditional acceptance by position, as far as judged `least` times; None if not even the first was."""

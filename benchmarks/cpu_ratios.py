@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from twinspark.cluster.ray_session import ray_session
-from twinspark.cluster.survey import nodes_of, survey_here
+from twinspark.cluster.survey import survey_here
 from twinspark.deploy.compare import lanes_for, row_of, take_turn
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
@@ -95,7 +95,7 @@ async def main(arguments: argparse.Namespace) -> None:
         path, _, count = more.rpartition(":")
         found += prompts_from_file(Path(path))[: int(count)]
     prompts = encode_prompts(tokenizer, found, False)
-    nodes = nodes_of(survey_here())
+    nodes = survey_here()
     lanes = lanes_for(options, arguments.lanes.split(","))
     peer: list[float] = []
     for repeat in range(arguments.repeats):

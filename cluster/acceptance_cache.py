@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinspark.actors.target.request import Report
 from twinspark.actors.wire import MAX_BLOCK
+from twinspark.cluster.small_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +81,7 @@ def remember(directory: Path, key: AcceptanceKey, reports: Iterable[Report]) -> 
     entry = _Entry(key=key, reached=tuple(reached[:length]), kept=tuple(kept[:length]))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".acceptance-", dir=directory)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(entry.model_dump_json())
-            os.replace(temporary, _path(directory, key))
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
+        write_whole(_path(directory, key), entry.model_dump_json())
     except OSError as error:
         log.warning("measured acceptance could not be kept in %s: %s", directory, error)
 

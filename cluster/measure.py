@@ -20,7 +20,7 @@ from twinspark.cluster.timing_keys import checkpoint_identity, keys_of
 from twinspark.cluster.timings_cache import CacheKeys, joined, load, store
 from twinspark.planner.nodes import Seat
 from twinspark.planner.placement import Candidate, Decision
-from twinspark.planner.predict import Predictor, Site
+from twinspark.planner.predict import Predictor
 from twinspark.planner.timings import StepKey, Timings
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,13 @@ class Stage:
 
 def stages_of(spec: PairSpec, target: TargetCheckpoint, head: HeadCheckpoint | None) -> list[Stage]:
     """What the candidates of `spec` need timed, each kind of device once: the seats the planner looked at first."""
-    predictor = Predictor.of(spec.inputs.nodes, spec.inputs.demand, spec.inputs.timings)
+    predictor = spec.inputs.predictor
     target_identity = checkpoint_identity(target)
     head_identity = "" if head is None else checkpoint_identity(head)
     stages: list[Stage] = []
     seen: set[tuple[StepKey, ...]] = set()
     for candidate in _one_target_a_class(spec.decision, predictor):
-        site = Site(candidate.placement, candidate.target, candidate.draft)
+        site = candidate.site
         about = [predictor.verify_key(site)]
         if candidate.placement != "off":
             about.append(predictor.draft_key(site))
@@ -140,7 +140,6 @@ def _stage(
     spec: PairSpec, candidate: Candidate, predictor: Predictor, target_identity: str, head_identity: str
 ) -> Stage:
     recipe, inputs = spec.recipe, spec.inputs
-    nodes = {node.name: node for node in inputs.nodes}
     target, draft = candidate.target, candidate.draft
     colocated = candidate.placement == "colocated"
     plan = CalibrationPlan(
@@ -158,12 +157,12 @@ def _stage(
     length = max(1, inputs.demand.priced_length)
     keys = keys_of(
         plan,
-        target=recipe.target_spec(target, plan.max_seqs, nodes[target.node].num_cpus),
+        target=recipe.target_spec(target, plan.max_seqs, inputs.node(target.node).num_cpus),
         target_identity=target_identity,
         head_identity=head_identity,
         colocated=recipe.draft_settings(target, length) if colocated else None,
         draft=None if draft is None else recipe.draft_spec(draft, plan.max_seqs, length),
-        hosts=(nodes[target.node].host, nodes[draft.node].host) if draft is not None else ("", ""),
+        hosts=(inputs.node(target.node).host, inputs.node(draft.node).host) if draft is not None else ("", ""),
         transport=recipe.transport,
     )
     return Stage(candidate, plan, keys)

@@ -10,7 +10,7 @@ from twinspark.planner.decide import PlanInputs
 from twinspark.planner.footprint import Footprint
 from twinspark.planner.nodes import CPU
 from twinspark.planner.placement import Candidate, Demand
-from twinspark.planner.rooms import DRAFT_MARGIN
+from twinspark.planner.rooms import DRAFT_MARGIN, price_of_draft
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,9 @@ def target_room(inputs: PlanInputs, candidate: Candidate) -> RoomNeeded:
 
 def draft_room(inputs: PlanInputs, candidate: Candidate, num_requests: int) -> RoomNeeded:
     """What its draft must find, in an actor of its own or in the target's, for `num_requests` at once."""
-    length, footprints = inputs.demand.priced_length, inputs.footprints
-    price = footprints.colocated if candidate.draft is None else footprints.draft
+    price = price_of_draft(inputs.footprints, candidate.draft)
     margin = DRAFT_MARGIN if inputs.demand.requested == "auto" else 1.0
-    return _needed(price(candidate.seat.kind, num_requests, length), margin, inputs.demand)
+    return _needed(price(candidate.seat.kind, num_requests, inputs.demand.priced_length), margin, inputs.demand)
 
 
 def _needed(footprint: Footprint, margin: float, demand: Demand) -> RoomNeeded:

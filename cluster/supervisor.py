@@ -15,8 +15,8 @@ import ray
 
 from twinspark.actors.target.counts import RoundCounts
 from twinspark.cluster.errors import NoRoomError, SpawnError
-from twinspark.cluster.survey import HERE, is_alive, nodes_of, survey_cluster
-from twinspark.planner.predict import Site
+from twinspark.cluster.survey import HERE, is_alive, survey_cluster
+from twinspark.planner.placement import Site
 from twinspark.planner.replan import Measured, Watch, consider, corrected, elsewhere
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Supervisor:
             await pair.place_or_step_down(current, pair.spec.decision.fallbacks)
             return
         # A node that does not answer is not among those surveyed, whatever Ray believes of it.
-        nodes = tuple(nodes_of(await survey_cluster()))
+        nodes = tuple(await survey_cluster())
         other = elsewhere(replace(self._inputs, nodes=nodes), current, pair.spec.max_seqs)
         if other is None:
             raise SpawnError(f"node {seat.node[:8]} does not answer, and no other has room for the draft")
@@ -129,7 +129,7 @@ class Supervisor:
             await self._pair.move(move.to, move.why)
         except (NoRoomError, SpawnError) as error:
             log.warning("the draft stays where it is, it was to go to %s: %s", move.to.placement, error)
-            self._barred[Site(move.to.placement, move.to.target, move.to.draft)] = now_s + BARRED_S
+            self._barred[move.to.site] = now_s + BARRED_S
             return False
         return True
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -21,32 +20,22 @@ PROBE_TIMEOUT_S = 30.0  # a worker process has to start for it
 MOST_PROBED_AT_ONCE = 200
 
 
-@dataclass(frozen=True)
-class Surveyed:
-    """A node as the planner sees it, and all that was read there."""
-
-    node: Node
-    address: str
-    snapshot: Snapshot
-
-
-def survey_here() -> list[Surveyed]:
+def survey_here() -> list[Node]:
     """This machine alone."""
-    snapshot = probe_node()
-    return [Surveyed(snapshot.node(HERE), "127.0.0.1", snapshot)]
+    return [probe_node().node(HERE)]
 
 
-async def survey_cluster() -> list[Surveyed]:
+async def survey_cluster() -> list[Node]:
     """Every living node of the cluster this process is connected to. One that does not answer in time is left out,
     which is logged: nothing is known of it.
     """
     living = [entry for entry in ray.nodes() if entry["Alive"]]
     gate = asyncio.Semaphore(MOST_PROBED_AT_ONCE)
     found = await asyncio.gather(*(_survey(entry, gate) for entry in living))
-    return sorted((one for one in found if one is not None), key=lambda one: one.node.name)
+    return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
-async def _survey(entry: dict[str, Any], gate: asyncio.Semaphore) -> Surveyed | None:
+async def _survey(entry: dict[str, Any], gate: asyncio.Semaphore) -> Node | None:
     name, address, resources = entry["NodeID"], entry["NodeManagerAddress"], entry["Resources"]
     task = ray.remote(probe_node).options(num_cpus=0, label_selector={NODE_LABEL: name}, max_retries=0)
     async with gate:
@@ -60,23 +49,15 @@ async def _survey(entry: dict[str, Any], gate: asyncio.Semaphore) -> Surveyed | 
             log.warning("node %s (%s) was not probed within %g s: %s", name[:8], address, PROBE_TIMEOUT_S, why)
             return None
     node = snapshot.node(name)
-    return Surveyed(
-        # What Ray was not given is not ours to plan with.
-        replace(
-            node,
-            host=f"{snapshot.host}/{address}",
-            num_cpus=max(1, min(node.num_cpus, int(resources.get("CPU", 0)))),
-            gpus=node.gpus[: int(resources.get("GPU", 0))],
-        ),
-        address,
-        snapshot,
+    # What Ray was not given is not ours to plan with.
+    return replace(
+        node,
+        host=f"{snapshot.host}/{address}",
+        num_cpus=max(1, min(node.num_cpus, int(resources.get("CPU", 0)))),
+        gpus=node.gpus[: int(resources.get("GPU", 0))],
     )
 
 
 def is_alive(name: str) -> bool:
     """Whether Ray still takes the node for alive."""
     return name == HERE or any(entry["NodeID"] == name and entry["Alive"] for entry in ray.nodes())
-
-
-def nodes_of(surveyed: Sequence[Surveyed]) -> list[Node]:
-    return [one.node for one in surveyed]

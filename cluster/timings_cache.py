@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from twinspark.cluster.small_files import write_whole
 from twinspark.planner.timings import Cell, Grid, StepKey, Timings
 
 log = logging.getLogger(__name__)
@@ -187,14 +185,7 @@ def _read(directory: Path, key: EntryKey, kind: type[E]) -> E | None:
 
 
 def _write(directory: Path, key: EntryKey, entry: _StepEntry | _ScalarEntry) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=".timings-", dir=directory)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(entry.model_dump_json())
-        os.replace(temporary, entry_path(directory, key))
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    write_whole(entry_path(directory, key), entry.model_dump_json())
 
 
 def _merged(old: _StepEntry | None, key: StepEntryKey, grid: Grid) -> _StepEntry:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinspark.cluster.pair import Pair
-from twinspark.cluster.survey import nodes_of, survey_cluster, survey_here
+from twinspark.cluster.survey import survey_cluster, survey_here
 from twinspark.deploy.compare import Lane, compare, row_of
 from twinspark.deploy.completion import complete, metrics_of, requests_for
 from twinspark.deploy.opening import Opened, open_pair
@@ -38,8 +38,9 @@ async def demo(options: Options, *, as_json: bool) -> None:
     """The streamed answer goes to stdout, the table too; with `as_json` one document with both."""
     opened = open_pair(options, note)
     tokenizer = open_tokenizer(opened.target.path)
-    with session(options):
-        nodes = nodes_of(survey_here() if options.address is None else await survey_cluster())
+    here = survey_here()
+    with session(options, here):
+        nodes = here if options.address is None else await survey_cluster()
         answer = await _stream_answer(options, opened, nodes, tokenizer, as_json=as_json)
         note(f"\ncomparing {', '.join(PLACEMENTS)}: {len(COMPARED)} prompts, {REPEATS} turns each, interleaved")
         prompts = encode_prompts(tokenizer, [Prompt(text=text) for text in COMPARED], False)

@@ -22,7 +22,7 @@ from twinspark.planner.fleet_plans import Wanted
 from twinspark.planner.node_groups import group_equal, representatives
 from twinspark.planner.nodes import Node, Seat
 from twinspark.planner.placement import Candidate, Decision
-from twinspark.planner.rooms import needs
+from twinspark.planner.rooms import drafted_needs, needs
 
 NOT_WITH_WHAT_IF = ("address", "static", "recalibrate")
 
@@ -75,13 +75,11 @@ def _show(
 
 def _taken(inputs: PlanInputs, chosen: Candidate) -> dict[Seat, int]:
     """Bytes by device, the RAM beside a GPU among them; without the draft's margin."""
-    price, num = inputs.footprints, chosen.num_requests
-    length = 0 if chosen.placement == "off" else inputs.demand.priced_length
-    wanted = needs(chosen.target, price.target(chosen.target.kind, num, length))
-    if chosen.placement == "colocated":
-        wanted += needs(chosen.target, price.colocated(chosen.target.kind, num, length))
-    elif chosen.draft is not None:
-        wanted += needs(chosen.draft, price.draft(chosen.draft.kind, num, length))
+    footprints, num, target = inputs.footprints, chosen.num_requests, chosen.target
+    if chosen.placement == "off":
+        wanted = needs(target, footprints.target(target.kind, num, 0))
+    else:
+        wanted = drafted_needs(footprints, target, chosen.draft, num, inputs.demand.priced_length, margin=1.0)
     taken: dict[Seat, int] = {}
     for need in wanted:
         taken[need.seat] = taken.get(need.seat, 0) + need.wanted_bytes

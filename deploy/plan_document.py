@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from twinspark.planner.fleet import Amounts, Fleet, Part, Run
-from twinspark.planner.fleet_layouts import Device
 from twinspark.planner.node_groups import NodeGroup
 from twinspark.planner.nodes import CPU, Node, Seat, seats
 from twinspark.planner.placement import Candidate, Decision, Demand
@@ -127,8 +126,8 @@ def _part(part: Part, hosts: Mapping[str, str]) -> dict[str, Any]:
     return {
         "placement": layout.placement,
         "where": layout.where,
-        "target_device": _name(layout.target),
-        "draft_device": None if layout.draft is None else _name(layout.draft),
+        "target_device": layout.target.name,
+        "draft_device": None if layout.draft is None else layout.draft.name,
         "num_pairs": part.num_pairs,
         "num_requests": layout.num_requests,
         "verify_length": layout.verify_length,
@@ -137,10 +136,6 @@ def _part(part: Part, hosts: Mapping[str, str]) -> dict[str, Any]:
         "targets": [_run(run, hosts) for run in part.targets],
         "drafts": [_run(run, hosts) for run in part.drafts],
     }
-
-
-def _name(device: Device) -> str:
-    return device.name
 
 
 def _run(run: Run, hosts: Mapping[str, str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from twinspark.cluster.acceptance_cache import AcceptanceKey, believed, remember
 from twinspark.cluster.measure import Stage, known_timings, measure, stages_of
 from twinspark.cluster.pair import PairSpec
 from twinspark.cluster.ray_session import ray_session
-from twinspark.cluster.survey import Surveyed, nodes_of, survey_cluster, survey_here
+from twinspark.cluster.survey import survey_cluster, survey_here
 from twinspark.cluster.timing_keys import checkpoint_identity
 from twinspark.cluster.timings_cache import joined
 from twinspark.deploy.embedded import cache_dir
@@ -25,6 +25,7 @@ from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options
 from twinspark.deploy.plan_pair import NOT_MEASURED, plan_pair
 from twinspark.deploy.progress import note, timing_bar
+from twinspark.planner.nodes import Node
 from twinspark.planner.timings import Timings
 
 
@@ -39,7 +40,7 @@ class Plan:
 
     options: Options
     opened: Opened
-    surveyed: Sequence[Surveyed]
+    nodes: Sequence[Node]
     max_seqs: int | None = None
     record_path: str | None = None
     timings: Timings = NOT_MEASURED
@@ -88,7 +89,7 @@ class Plan:
         return plan_pair(
             self.options,
             self.opened,
-            nodes_of(self.surveyed),
+            self.nodes,
             self.timings,
             survival=self.survival,
             max_seqs=self.max_seqs,
@@ -97,10 +98,10 @@ class Plan:
 
 
 @contextmanager
-def session(options: Options) -> Iterator[None]:
-    """The Ray of these options: the cluster at their address, or a private one with this machine's devices."""
-    [here] = survey_here()
-    with ray_session(options.address, num_cpus=here.node.num_cpus, num_gpus=len(here.node.gpus)):
+def session(options: Options, here: Sequence[Node]) -> Iterator[None]:
+    """The Ray of these options: the cluster at their address, or a private one with the devices of `here`."""
+    [node] = here
+    with ray_session(options.address, num_cpus=node.num_cpus, num_gpus=len(node.gpus)):
         yield
 
 
@@ -117,10 +118,10 @@ async def planned(
 
     Raises ValueError (one line) for settings that do not go together, PlacementError for what cannot be placed.
     """
-    plan = None
+    plan, here = None, survey_here()
     if options.address is None:
-        plan = Plan(options, opened, survey_here(), max_seqs, record_path)
-    with session(options) if to_run or plan is None or plan.missing else nullcontext():
+        plan = Plan(options, opened, here, max_seqs, record_path)
+    with session(options, here) if to_run or plan is None or plan.missing else nullcontext():
         plan = plan or Plan(options, opened, await survey_cluster(), max_seqs, record_path)
         await plan.complete()
         yield plan

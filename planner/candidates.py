@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from twinspark.planner.footprint import Footprint
 from twinspark.planner.nodes import CPU, Node, Seat, seats
-from twinspark.planner.placement import Candidate, Demand, Footprints, Kind, Placement
-from twinspark.planner.predict import Predictor, Site
-from twinspark.planner.rooms import DRAFT_MARGIN, Need, Shortage, needs, shortage
+from twinspark.planner.placement import Candidate, Demand, Footprints, Kind, Placement, Site
+from twinspark.planner.predict import Predictor
+from twinspark.planner.rooms import DRAFT_MARGIN, Need, Shortage, drafted_needs, needs, price_of_draft, shortage
 from twinspark.planner.timings import Timings
 
 SEATS_OF_A_CLASS = 2  # the draft may sit on the roomiest device and the target on the next, or the other way round
@@ -100,7 +100,7 @@ class _Survey:
         )
         seat, priced = draft or target, self.demand.priced_length
         target_bytes = self.footprints.target(target.kind, num_requests, priced).device_bytes
-        draft_bytes = self._of_draft(draft)(seat.kind, num_requests, priced).device_bytes
+        draft_bytes = price_of_draft(self.footprints, draft)(seat.kind, num_requests, priced).device_bytes
         room = self.headroom[seat]
         left = room if room is None or seat != target else max(0, room - target_bytes)
         obstacle = off.why if not off.feasible else self._obstacle(target, draft, num_requests)
@@ -122,14 +122,8 @@ class _Survey:
             price_per_hour=self._price(target, target_bytes, seat, draft_bytes),
         )
 
-    def _of_draft(self, draft: Seat | None) -> Callable[[Kind, int, int], Footprint]:
-        return self.footprints.colocated if draft is None else self.footprints.draft
-
     def _wanted(self, target: Seat, draft: Seat | None, num_requests: int) -> list[Need]:
-        """What both sides want of which device, the draft with its margin."""
-        length, seat = self.demand.priced_length, draft or target
-        own = needs(target, self.footprints.target(target.kind, num_requests, length))
-        return own + needs(seat, self._of_draft(draft)(seat.kind, num_requests, length), DRAFT_MARGIN)
+        return drafted_needs(self.footprints, target, draft, num_requests, self.demand.priced_length)
 
     def _obstacle(self, target: Seat, draft: Seat | None, num_requests: int) -> str | None:
         """Why the draft cannot be there; None if it can."""

@@ -20,6 +20,7 @@ from twinspark.planner.placement import (
     PlacementError,
     TargetDoesNotFitError,
 )
+from twinspark.planner.predict import Predictor
 from twinspark.planner.timings import Timings
 
 LEAST_CPUS_FOR_CPU_DRAFT = 4  # below that the static rule sees no core to spare; a measurement overrides it
@@ -45,6 +46,10 @@ class PlanInputs:
     def decide(self) -> Decision:
         """As `decide`."""
         return decide(self.nodes, self.demand, self.footprints, self.timings)
+
+    @property
+    def predictor(self) -> Predictor:
+        return Predictor.of(self.nodes, self.demand, self.timings)
 
     def node(self, name: str) -> Node:
         """Raises KeyError for a node that was not there."""

@@ -14,8 +14,8 @@ from twinspark.planner.candidates import TARGET_CORES
 from twinspark.planner.decide import LEAST_CPUS_FOR_CPU_DRAFT, STATIC_ORDER
 from twinspark.planner.footprint import Footprint
 from twinspark.planner.nodes import CPU, Gpu, Node, Seat
-from twinspark.planner.placement import Demand, Footprints, Kind, Placement
-from twinspark.planner.predict import Predictor, Site
+from twinspark.planner.placement import Demand, Footprints, Kind, Placement, Site
+from twinspark.planner.predict import Predictor
 from twinspark.planner.rooms import DRAFT_MARGIN
 from twinspark.planner.timings import Timings
 

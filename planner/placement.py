@@ -80,6 +80,20 @@ class Demand:
 
 
 @dataclass(frozen=True)
+class Site:
+    """Where a pair would sit. `draft` is None for `off` and `colocated`."""
+
+    placement: Placement
+    target: Seat
+    draft: Seat | None
+
+    @property
+    def beside(self) -> bool:
+        """Whether two actors compute on the same device."""
+        return self.draft == self.target
+
+
+@dataclass(frozen=True)
 class Candidate:
     """One way to place a pair. `footprint_bytes` and `headroom_bytes` are of the draft on its device (of the target for
     `off`), the latter less what the target takes there. `num_requests` fit at once; `verify_length` is the best.
@@ -97,6 +111,11 @@ class Candidate:
     verify_length: int
     predicted_tok_per_s: float | None = None
     price_per_hour: float | None = None
+
+    @property
+    def site(self) -> Site:
+        """Where both sides sit."""
+        return Site(self.placement, self.target, self.draft)
 
     @property
     def seat(self) -> Seat:

@@ -7,22 +7,8 @@ from dataclasses import dataclass
 
 from twinspark.planner.acceptance import expected_length
 from twinspark.planner.nodes import Node, Seat
-from twinspark.planner.placement import Demand, Placement
+from twinspark.planner.placement import Demand, Site
 from twinspark.planner.timings import StepKey, Timings
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a pair would sit. `draft` is None for `off` and `colocated`."""
-
-    placement: Placement
-    target: Seat
-    draft: Seat | None
-
-    @property
-    def beside(self) -> bool:
-        """Whether two actors compute on the same device."""
-        return self.draft == self.target
 
 
 @dataclass(frozen=True)

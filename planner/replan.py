@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from twinspark.planner.candidates import candidates
 from twinspark.planner.decide import PlanInputs, best_of, score
 from twinspark.planner.footprint import Footprint
-from twinspark.planner.placement import Candidate, Footprints, Kind
-from twinspark.planner.predict import Predictor, Site
+from twinspark.planner.placement import Candidate, Footprints, Kind, Site
+from twinspark.planner.predict import Predictor
 from twinspark.planner.timings import Grid, StepKey, Timings
 
 MARGIN = 1.10  # how much better another place must be
@@ -58,8 +58,8 @@ def corrected(inputs: PlanInputs, current: Candidate, measured: Measured) -> Pla
     """`inputs` with what was measured at `current`: the grids of its steps scaled to what they took, its link and its
     overhead replaced, acceptance by position as it was seen, the number of requests as it is.
     """
-    site = Site(current.placement, current.target, current.draft)
-    predictor = Predictor.of(inputs.nodes, inputs.demand, inputs.timings)
+    site = current.site
+    predictor = inputs.predictor
     timings, num_requests = inputs.timings, max(1, round(measured.num_requests))
     length = max(1, round(measured.num_drafts)) if current.placement != "off" else 0
     steps = dict(timings.steps)
@@ -99,10 +99,10 @@ def consider(
     """Whether to move the draft now. `possible` are the candidates that fit around the running target; `barred` are
     places that turned out not to have room.
     """
-    predictor = Predictor.of(inputs.nodes, inputs.demand, inputs.timings)
+    predictor = inputs.predictor
     here = _now(current, predictor, inputs)
-    others = [_now(c, predictor, inputs) for c in possible if c.feasible and _site(c) not in barred]
-    others = [c for c in others if c.target == current.target and _site(c) != _site(current)]
+    others = [_now(c, predictor, inputs) for c in possible if c.feasible and c.site not in barred]
+    others = [c for c in others if c.target == current.target and c.site != current.site]
     drafting = [c for c in others if c.placement != "off"]
     if watch.switched_off and current.placement == "off" and drafting and now_s - watch.moved_s >= watch.retry_s:
         again = best_of(drafting, inputs.demand)
@@ -113,8 +113,8 @@ def consider(
     mine, its = score(here, inputs.demand), score(best, inputs.demand)
     if best is here or mine is None or its is None or its < MARGIN * mine:
         return replace(watch, better=None), None
-    if watch.better != _site(best):
-        return replace(watch, better=_site(best), since_s=now_s), None
+    if watch.better != best.site:
+        return replace(watch, better=best.site, since_s=now_s), None
     if now_s - watch.since_s < HOLD_S or now_s - watch.moved_s < SETTLE_S:
         return watch, None
     why = (
@@ -169,13 +169,9 @@ def _scaled(timings: Timings, key: StepKey, factor: float) -> dict[StepKey, Grid
     return {k: timings.steps[k].scaled(factor) for k in same}
 
 
-def _site(candidate: Candidate) -> Site:
-    return Site(candidate.placement, candidate.target, candidate.draft)
-
-
 def _now(candidate: Candidate, predictor: Predictor, inputs: PlanInputs) -> Candidate:
     """The candidate as predicted now. The running one's verify length is what it is."""
     num_requests = min(inputs.demand.num_requests, candidate.num_requests)
     lengths = [0] if candidate.placement == "off" else [max(1, candidate.verify_length)]
-    length, speed = predictor.best_length(_site(candidate), num_requests, lengths, candidate.verify_length)
+    length, speed = predictor.best_length(candidate.site, num_requests, lengths, candidate.verify_length)
     return replace(candidate, verify_length=length, predicted_tok_per_s=speed)

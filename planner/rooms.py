@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from twinspark.planner.footprint import Footprint
 from twinspark.planner.nodes import CPU, Seat
+from twinspark.planner.placement import Footprints, Kind
 
 DRAFT_MARGIN = 1.15  # a draft fits where headroom >= 1.15 x footprint (DESIGN section 4)
 
@@ -34,6 +35,25 @@ def needs(seat: Seat, footprint: Footprint, margin: float = 1.0) -> list[Need]:
     if footprint.host_bytes:
         found.append(Need(Seat(seat.node, CPU), int(margin * footprint.host_bytes)))
     return found
+
+
+def price_of_draft(footprints: Footprints, draft: Seat | None) -> Callable[[Kind, int, int], Footprint]:
+    """What prices a draft at `draft`, an actor of its own, or None: beside the target."""
+    return footprints.colocated if draft is None else footprints.draft
+
+
+def drafted_needs(
+    footprints: Footprints,
+    target: Seat,
+    draft: Seat | None,
+    num_requests: int,
+    verify_length: int,
+    margin: float = DRAFT_MARGIN,
+) -> list[Need]:
+    """What both sides want of which device, the draft with its `margin`."""
+    seat = draft or target
+    own = needs(target, footprints.target(target.kind, num_requests, verify_length))
+    return own + needs(seat, price_of_draft(footprints, draft)(seat.kind, num_requests, verify_length), margin)
 
 
 def shortage(headroom: Mapping[Seat, int | None], wanted: Iterable[Need]) -> Shortage | None:

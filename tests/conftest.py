@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from twinspark.cluster.signals import ENDING
 from twinspark.deploy.embedded import DEMO, cache_dir, demo_model_path
@@ -50,3 +51,12 @@ def interruptible() -> None:
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: what is computed does not depend on the machine's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -12,7 +12,7 @@ from typing import Any
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.target.request import Commit, Report, Request
 from twinspark.cluster.pair import Pair, PairSpec
-from twinspark.cluster.survey import nodes_of, survey_here
+from twinspark.cluster.survey import survey_here
 from twinspark.deploy.embedded import demo_head_path
 from twinspark.deploy.identity import audit
 from twinspark.deploy.opening import open_pair
@@ -56,7 +56,7 @@ def silently(_: str) -> None:
 def spec_of(place: str, record_path: str | None = None, **changes: Any) -> PairSpec:
     """BASE with `changes`, at `place`."""
     options = BASE.model_copy(update={"dspark_place": place, **changes})
-    return plan_pair(options, open_pair(options, silently), nodes_of(survey_here()), record_path=record_path)
+    return plan_pair(options, open_pair(options, silently), survey_here(), record_path=record_path)
 
 
 def demo_tokenizer() -> Tokenizer:

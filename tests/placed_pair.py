@@ -10,7 +10,7 @@ from pairs import BASE, silently
 
 from twinspark.actors.link.base import Transport
 from twinspark.cluster.pair import Pair, PairSpec
-from twinspark.cluster.survey import nodes_of, survey_cluster
+from twinspark.cluster.survey import survey_cluster
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.plan_pair import plan_pair
 from twinspark.planner.nodes import CPU, Seat
@@ -43,7 +43,7 @@ async def place_draft(pair: Pair, node_id: str, transport: Transport = "stream")
 
 async def _planned(transport: Transport) -> PairSpec:
     options = OPTIONS.model_copy(update={"transport": transport})
-    return plan_pair(options, open_pair(options, silently), nodes_of(await survey_cluster()))
+    return plan_pair(options, open_pair(options, silently), await survey_cluster())
 
 
 def _at(spec: PairSpec, target: str, draft: str | None) -> Candidate:

@@ -42,7 +42,7 @@ async def main(place: str, hungry: bool) -> dict[str, Any]:
     prompt = tuple(demo_tokenizer().chat([{"role": "user", "content": "What is a prime number?"}]))
     with ray_session(None, num_cpus=2, num_gpus=0):
         [here] = survey_here()
-        room = here.node.headroom_bytes("cpu") if place == "auto" else here.node.available_ram_bytes
+        room = here.headroom_bytes("cpu") if place == "auto" else here.available_ram_bytes
         target = target_room(spec.inputs, chosen)
         wanted = target.device_bytes + target.process_bytes
         spare = draft_room(spec.inputs, chosen, 16).device_bytes // 2

@@ -15,7 +15,7 @@ from twinspark.actors.specs import ActorReport
 from twinspark.actors.target.request import Request
 from twinspark.cluster.pair import Pair
 from twinspark.cluster.ray_session import ray_session
-from twinspark.cluster.survey import nodes_of, survey_here
+from twinspark.cluster.survey import survey_here
 from twinspark.deploy.completion import complete, requests_for
 from twinspark.deploy.identity import audit, first_difference
 from twinspark.deploy.opening import open_pair
@@ -36,7 +36,7 @@ NUM_TOKENS = 96
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[Node]]:
-    found = nodes_of(survey_here())
+    found = survey_here()
     with ray_session(None, num_cpus=found[0].num_cpus, num_gpus=len(found[0].gpus)):
         yield found
 

@@ -15,7 +15,7 @@ from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.pair import Pair, PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.reserve import Berth, reserve
-from twinspark.cluster.survey import HERE, nodes_of, survey_here
+from twinspark.cluster.survey import HERE, survey_here
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.plan_pair import plan_pair
 from twinspark.planner import replan
@@ -35,7 +35,7 @@ def ray_here(demo_model: object) -> Iterator[None]:
 def planned(timings: Timings | None = None) -> PairSpec:
     """`auto`, with room for every placement."""
     options = BASE.model_copy(update={"dspark_place": "auto", "max_seqs": 4, "context": 512})
-    return plan_pair(options, open_pair(options, silently), nodes_of(survey_here()), timings or Timings())
+    return plan_pair(options, open_pair(options, silently), survey_here(), timings or Timings())
 
 
 def way(spec: PairSpec, placement: str) -> Candidate:
@@ -82,7 +82,7 @@ def test_moved_by_its_supervisor_when_another_place_pays(
     monkeypatch.setattr(replan, "HOLD_S", 0.4)
     monkeypatch.setattr(replan, "SETTLE_S", 0.5)
     monkeypatch.setattr(replan, "MARGIN", 1.01)
-    [here] = nodes_of(survey_here())
+    [here] = survey_here()
     device_class = here.device_class(CPU)
 
     def flat(ms: float) -> Grid:

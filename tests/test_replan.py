@@ -12,8 +12,7 @@ from planning import Sizes, all_timings, demand, gpu, node, nodes, sizes, timing
 
 from twinspark.planner.decide import PlanInputs
 from twinspark.planner.nodes import GIB, Seat
-from twinspark.planner.placement import Candidate, Decision, PlacementError
-from twinspark.planner.predict import Site
+from twinspark.planner.placement import Candidate, Decision, PlacementError, Site
 from twinspark.planner.replan import (
     HOLD_S,
     RETRY_S,

@@ -19,7 +19,7 @@ from twinspark.actors.target.request import Request
 from twinspark.cluster.pair import Pair, PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.room import draft_room, target_room
-from twinspark.cluster.survey import nodes_of, survey_here
+from twinspark.cluster.survey import survey_here
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.plan_pair import plan_pair
 from twinspark.planner.placement import Candidate
@@ -59,14 +59,14 @@ def way(spec: PairSpec, placement: str) -> Candidate:
 def test_the_draft_steps_down_when_the_gpu_is_filled(demo_model: Path, planned: str, then: str) -> None:
     # A large draft beside a small target, so that what is left can hold one and not the other.
     options = BASE.model_copy(update={"dspark_place": "auto", "max_seqs": 256, "context": 8192})
-    spec = plan_pair(options, open_pair(options, silently), nodes_of(survey_here()))
+    spec = plan_pair(options, open_pair(options, silently), survey_here())
     chosen = way(spec, planned)
     fallbacks = tuple(way(spec, place) for place in (then, "off"))
     spec = replace(spec, decision=replace(spec.decision, chosen=chosen, fallbacks=fallbacks))
     prompt = tuple(demo_tokenizer().chat([{"role": "user", "content": "What is a prime number?"}]))
 
     async def body() -> None:
-        [here] = nodes_of(survey_here())
+        [here] = survey_here()
         room = here.headroom_bytes("cuda:0")
         assert room is not None
         keep = target_room(spec.inputs, chosen).device_bytes + draft_room(spec.inputs, chosen, 256).device_bytes // 2

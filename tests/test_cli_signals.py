@@ -101,7 +101,7 @@ def folders_of(processes: list[psutil.Process]) -> set[Path]:
 
 STAGES: dict[str, Callable[[Running], object]] = {
     "Ray is starting": lambda run: run.children("gcs_server"),
-    "the target is loading": lambda run: run.children("ray::TargetHost"),
+    "the target is loading": lambda run: run.children("ray::TargetActor"),
     "text is coming": lambda run: len(run.out) > 20,
 }
 

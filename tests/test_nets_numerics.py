@@ -177,7 +177,8 @@ def test_taps_are_exact_too(tiny: Exact) -> None:
 
 @pytest.mark.parametrize(("name", "threads"), [*((name, 1) for name in SMOL), ("a block of 9", 2), ("mixed", 2)])
 def test_smollm2_is_exact(smol: Exact, name: str, threads: int) -> None:
-    assert isinstance(smol.decoder.lm_head, PackedLinear)
+    packed = linear.can_pack(smol.decoder.embedding.dtype)  # bfloat16 only with AVX-512
+    assert isinstance(smol.decoder.lm_head, PackedLinear if packed else PlainLinear)
     assert len(smol.one_by_one) == SLOTS  # made with one thread
     torch.set_num_threads(threads)
     smol.check(SMOL[name])

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from twinspark.actors.target.counts import RoundCounts
 from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.pair import Pair
 from twinspark.deploy.completion import complete, requests_for
@@ -31,6 +32,7 @@ from twinspark.deploy.progress import note
 from twinspark.deploy.prompts import Prompt, encode_prompts, prompts_from_file
 from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
 from twinspark.planner.placement import Candidate, Placement
+from twinspark.planner.predict import Round
 
 QUESTIONS = (
     "Why is the sky blue during the day and red at sunset?",
@@ -78,7 +80,9 @@ class Trial:
     measured: bool
     predicted: dict[str, float | None]
     lengths: dict[str, int]
+    expected: dict[str, Round | None]
     turns: dict[str, list[float]] = field(default_factory=dict)
+    counts: dict[str, RoundCounts] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         speeds = {name: median(turns) for name, turns in self.turns.items()}
@@ -93,9 +97,27 @@ class Trial:
             "measured_tok_per_s": {name: round(value, 2) for name, value in speeds.items()},
             "predicted_tok_per_s": {n: None if v is None else round(v, 2) for n, v in self.predicted.items()},
             "verify_length": self.lengths,
+            "rounds": {name: _beside(self.expected[name], counts) for name, counts in self.counts.items()},
             "turns": {name: [round(turn, 2) for turn in turns] for name, turns in self.turns.items()},
             "reason": self.reason,
         }
+
+
+def _beside(expected: Round | None, counts: RoundCounts) -> dict[str, list[float | None]]:
+    """Of a round without prefill: its tokens a request and its parts in milliseconds, measured and expected."""
+    n = max(1, counts.num_rounds)
+    steps_us = counts.draft_us + counts.link_us + counts.verify_us
+    measured = {
+        "length": counts.num_tokens / max(1, counts.num_requests),
+        "draft_ms": counts.draft_us / n / 1e3,
+        "link_ms": counts.link_us / n / 1e3,
+        "verify_ms": counts.verify_us / n / 1e3,
+        "beside_ms": (counts.round_us - steps_us) / n / 1e3,
+    }
+    return {
+        name: [round(value, 2), None if expected is None else round(getattr(expected, name), 2)]
+        for name, value in measured.items()
+    }
 
 
 async def try_configuration(name: str, changes: dict[str, Any], arguments: argparse.Namespace) -> Trial:
@@ -118,6 +140,7 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
             decision.measured,
             {c.placement: c.predicted_tok_per_s for c in ways},
             {c.placement: c.verify_length for c in ways},
+            {c.placement: plan.spec.inputs.predictor.round(c.site, options.max_seqs, c.verify_length) for c in ways},
         )
         async with Pair.start(plan.spec, supervised=False) as pair:
             for repeat in range(arguments.repeats):
@@ -127,6 +150,8 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
                             await pair.place(way)
                         speed = await _turn(pair, plan, tokenizer, prompts, options, arguments.turns_of)
                         trial.turns.setdefault(way.placement, []).append(speed)
+                        counts = await pair.counts()
+                        trial.counts[way.placement] = trial.counts.get(way.placement, RoundCounts()) + counts
     return trial
 
 
@@ -149,6 +174,7 @@ async def _turn(
     size, first = options.max_seqs, 1
     warm_up = requests_for(prompts[:1], [options.sampling()], max_new_tokens=12, stop_token_ids=(), first_number=0)
     await complete(pair, warm_up, tokenizer, ())
+    await pair.counts()  # to be forgotten
     tokens, seconds = 0, 0.0
     while first <= max(1, least // size):
         batch = [prompts[(first * size + i) % len(prompts)] for i in range(size)]
@@ -172,6 +198,8 @@ async def main(arguments: argparse.Namespace) -> None:
         began = time.monotonic()
         row = (await try_configuration(name, changes, arguments)).row()
         rows.append(row)
+        if arguments.json:
+            Path(arguments.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
         speeds = ", ".join(
             f"{place} {value} (predicted {row['predicted_tok_per_s'][place]})"
             for place, value in row["measured_tok_per_s"].items()
@@ -186,8 +214,6 @@ async def main(arguments: argparse.Namespace) -> None:
     for row in rows:
         wins[row["best"]] = wins.get(row["best"], 0) + (row["lead"] >= 0.10)
     print(f"regret at most 5% in {good} of {len(rows)}; wins by 10% or more: {wins}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

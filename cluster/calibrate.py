@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from statistics import median
@@ -81,7 +81,9 @@ class CalibrationPlan:
     """What to time. Device classes name the keys; seats tell whether both sides share a device, and the link's ends.
 
     `most_length` is the head's (0: no head). Batch sizes and lengths that were asked for come first, `context` bounds
-    the position of the rows. `colocated`: the target's actor holds a draft now.
+    the position of the rows. `colocated`: the target's actor holds a draft now. `alone` is what passes of this target
+    took when they were timed, if they were: of them only plain decoding is timed again, and what else its device takes
+    is told as it would have been then. A machine's speed changes by the minute, and placements are to be compared.
     """
 
     target: Seat
@@ -94,6 +96,7 @@ class CalibrationPlan:
     draft_class: str = ""
     batch_sizes: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()
+    alone: Grid | None = None
 
     @property
     def beside(self) -> bool:
@@ -161,6 +164,15 @@ class _Calibration:
     def left_s(self) -> float:
         return self.ends_s - time.monotonic()
 
+    @property
+    def _alone(self) -> StepKey:
+        return StepKey("verify", self.plan.target_class)
+
+    @property
+    def _yardstick(self) -> Spot:
+        """The pass by which the machine's speed now is compared with that of before."""
+        return min(spot for spot in self.spots[0] if spot[1] == 0)
+
     async def run(self, on_progress: OnProgress) -> None:
         """A first time for each item that there is time for, then one turn after another over all of them."""
         if self.draft is not None:
@@ -186,14 +198,16 @@ class _Calibration:
         """In order of importance."""
         asked, others = self.spots
         items = [item for spot in asked for item in self._items_of(spot, True)]
-        items.append(_Item("plain", ONE, True, self._plain_decoding))
+        if self.plan.alone is None:
+            items.append(_Item("plain", ONE, True, self._plain_decoding))
         return items + [item for spot in others for item in self._items_of(spot, False)]
 
     def _items_of(self, spot: Spot, asked: bool) -> list[_Item]:
         plan, drafts = self.plan, spot[1] > 0
         keys = [StepKey("colocated", plan.target_class)] if plan.colocated and drafts else []
-        keys.append(StepKey("verify", plan.target_class))
-        items = [_Item("verify", spot, asked, partial(self._steps, spot, keys))]
+        if plan.alone is None or spot == self._yardstick:
+            keys.append(self._alone)
+        items = [_Item("verify", spot, asked, partial(self._steps, spot, keys))] if keys else []
         if plan.draft is not None and drafts:
             keys = [StepKey("draft", plan.draft_class, plan.beside)]
             keys += [StepKey("verify", plan.target_class, beside=True)] if plan.beside else []
@@ -253,14 +267,24 @@ class _Calibration:
 
     def timings(self) -> Timings:
         """Medians, without the first time of each, which warms caches, where there are more."""
-        counted = {at: times[1:] or times for at, times in self.samples.items()}
+        plan = self.plan
+        middle = {at: median(times[1:] or times) for at, times in self.samples.items()}
         cells: defaultdict[StepKey, list[Cell]] = defaultdict(list)
-        for (key, spot), times in counted.items():
-            if isinstance(key, StepKey) and (len(times) >= LEAST_TIMES or spot in self.spots[0]):
-                cells[key].append(Cell(*spot, median(times)))
-        plan, pings, plain = self.plan, counted.get(("link", ONE)), counted.get(("plain", ONE))
+        for (key, spot), ms in middle.items():
+            # What stands in `alone` stays.
+            if isinstance(key, StepKey) and not (key == self._alone and plan.alone is not None):
+                often = len(self.samples[key, spot]) > LEAST_TIMES
+                if often or spot in self.spots[0]:
+                    of_target = key.role != "draft" or plan.beside
+                    cells[key].append(Cell(*spot, ms * self._drift(middle) if of_target else ms))
+        link_ms, plain_ms = middle.get(("link", ONE)), middle.get(("plain", ONE))
         return Timings(
             steps={key: Grid(tuple(sorted(found, key=astuple))) for key, found in sorted(cells.items())},
-            link_ms={(plan.target.node, plan.draft.node): median(pings)} if pings and plan.draft is not None else {},
-            overhead_ms={plan.target_class: median(plain)} if plain else {},
+            link_ms={(plan.target.node, plan.draft.node): link_ms} if link_ms is not None and plan.draft else {},
+            overhead_ms={plan.target_class: plain_ms} if plain_ms is not None else {},
         )
+
+    def _drift(self, middle: Mapping[tuple[Timed, Spot], float]) -> float:
+        """How much faster the target's device is now than when `alone` was timed."""
+        alone = self.plan.alone
+        return 1.0 if alone is None else alone.ms(*self._yardstick) / middle[self._alone, self._yardstick]

@@ -21,7 +21,7 @@ from twinspark.cluster.timings_cache import CacheKeys, joined, load, store
 from twinspark.planner.nodes import Seat
 from twinspark.planner.placement import Candidate, Decision
 from twinspark.planner.predict import Predictor
-from twinspark.planner.timings import StepKey, Timings
+from twinspark.planner.timings import Grid, StepKey, Timings
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +40,20 @@ class Stage:
 
     def is_known(self, timings: Timings) -> bool:
         """Whether `timings` reach as far as this stage is asked for."""
-        spot = (self.plan.max_seqs, max(self.plan.lengths, default=0))
-        grids = [timings.steps.get(key) for key in self.keys.steps]
-        reaching = all(
-            grid is not None
-            and max(cell.num_requests for cell in grid.cells) >= spot[0]
-            and max(cell.length for cell in grid.cells) >= spot[1]
-            for grid in grids
-        )
+        reaching = all(self._reaches(timings.steps.get(key)) for key in self.keys.steps)
         return reaching and all(timings.link(*ends) is not None for ends in self.keys.links)
+
+    def alone(self, timings: Timings) -> Grid | None:
+        """What the target's passes took with nothing beside it, if `timings` reach as far as that."""
+        grid = timings.steps.get(StepKey("verify", self.plan.target_class))
+        return grid if self._reaches(grid) else None
+
+    def _reaches(self, grid: Grid | None) -> bool:
+        return (
+            grid is not None
+            and max(cell.num_requests for cell in grid.cells) >= self.plan.max_seqs
+            and max(cell.length for cell in grid.cells) >= max(self.plan.lengths, default=0)
+        )
 
 
 def stages_of(spec: PairSpec, target: TargetCheckpoint, head: HeadCheckpoint | None) -> list[Stage]:
@@ -85,7 +90,7 @@ async def measure(spec: PairSpec, stages: Sequence[Stage], directory: Path, on_s
     A stage that cannot be brought up is left out, which is logged: its candidates are not predicted then.
     """
     budget_s = max(LEAST_BUDGET_S, BUDGET_S / max(1, len(stages)))
-    found: list[Timings] = []
+    found = [spec.inputs.timings]
     for _, group in groupby(stages, key=lambda stage: stage.candidate.target):
         around = list(group)
         alone = replace(around[0].candidate, placement="off", draft=None)
@@ -96,7 +101,7 @@ async def measure(spec: PairSpec, stages: Sequence[Stage], directory: Path, on_s
                     await _measure_one(pair, stage, budget_s, found, directory, on_stage)
         except SpawnError as error:
             log.warning("not timed: %s", error)
-    return joined(found)
+    return joined(found[1:])
 
 
 async def _measure_one(
@@ -113,7 +118,8 @@ async def _measure_one(
         log.warning("%s is not timed: %s", name, error)
         return
     draft = None if pair.draft is None else RayCalls(pair.draft)
-    timings = await calibrate(RayCalls(pair.target), draft, stage.plan, budget_s=budget_s, on_progress=on_progress)
+    plan = replace(stage.plan, alone=stage.alone(joined(found)))
+    timings = await calibrate(RayCalls(pair.target), draft, plan, budget_s=budget_s, on_progress=on_progress)
     store(directory, stage.keys, timings)
     found.append(timings)
 

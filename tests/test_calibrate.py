@@ -44,7 +44,7 @@ from twinspark.cluster.cells import cells_in_order
 from twinspark.cluster.ray_session import ray_session
 from twinspark.deploy.embedded import demo_head_path
 from twinspark.planner.nodes import Seat
-from twinspark.planner.timings import StepKey, Timings
+from twinspark.planner.timings import Cell, Grid, StepKey, Timings
 
 HERE, THERE = Seat("here", "cpu"), Seat("there", "cpu")
 ALONE, BESIDE = StepKey("verify", "T"), StepKey("verify", "T", beside=True)
@@ -184,6 +184,31 @@ def test_on_devices_of_their_own_nothing_is_beside() -> None:
     timings, _ = script_run(Script(lambda *_: 0.0), replace(PLAN, draft=THERE, draft_class="D"))
     assert set(timings.steps) == {ALONE, StepKey("draft", "D")}
     assert timings.link("there", "here") == 0.25
+
+
+class Slower(Script):
+    """Steps take `ms`, twice what `alone` says of plain decoding."""
+
+    async def _step(self, role: str, num_requests: int, length: int) -> float:
+        await super()._step(role, num_requests, length)
+        return 80.0 if role == "verify" and length == 0 else 10.0 * num_requests + length
+
+
+@pytest.mark.parametrize(("draft", "factor"), [(HERE, 0.5), (THERE, 1.0)])
+def test_what_is_timed_later_is_told_as_it_would_have_been_then(draft: Seat, factor: float) -> None:
+    """A draft on another device has nothing to do with the speed of the target's."""
+    script = Slower(lambda *_: 0.0)
+    alone = Grid((Cell(4, 0, 40.0), Cell(4, 4, 60.0)))
+    plan = replace(PLAN, draft=draft, draft_class="D", alone=alone, batch_sizes=(4,))
+    timings, _ = script_run(script, plan)
+    passes = {call[1:] for call in script.calls if call[0] == "verify"}
+    assert passes == ({(4, 0)} | {s for s in all_cells(4, 4) if s[1]} if draft == HERE else {(4, 0)})
+    assert ("plain", 1, 0) not in script.calls
+    assert ALONE not in timings.steps
+    step = timings.steps[StepKey("draft", "D", beside=draft == HERE)]
+    assert step.ms(4, 4) == pytest.approx(44.0 * factor)
+    if draft == HERE:
+        assert timings.steps[BESIDE].ms(4, 4) == pytest.approx(44.0 * factor)
 
 
 def test_the_budget_holds_and_what_was_asked_for_comes_first() -> None:

@@ -147,12 +147,15 @@ def _load_proposer(
     embedding = target_embedding
     if "embed_tokens.weight" in names:
         embedding = load("embed_tokens.weight").to(device=device, dtype=target_embedding.dtype)
+    target_ids = target_ids_of_draft(head)
     if "lm_head.weight" in names:
         lm_head = load("lm_head.weight")
     elif target.config.tie_embeddings:
         lm_head = target_embedding
     else:
         lm_head = progress.counting(target.tensors, {"lm_head.weight"})("lm_head.weight")
+    if target_ids is not None and "lm_head.weight" not in names:
+        lm_head = lm_head[target_ids.to(lm_head.device)]
     network = Head(
         head.config,
         load,
@@ -163,4 +166,4 @@ def _load_proposer(
         context=context,
         device=device,
     )
-    return Proposer(network, target_ids_of_draft(head), min_confidence=settings.min_confidence)
+    return Proposer(network, target_ids, min_confidence=settings.min_confidence)

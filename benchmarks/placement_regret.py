@@ -2,8 +2,9 @@
 
     python benchmarks/placement_regret.py [--prompts FILE] [--repeats 3] [--tokens 64] [--only 1,5,9] [--json FILE]
 
-Regret is the best measured speed over that of the chosen placement, less 1. Placements are measured in turns on one
-target: the draft is moved from one to the next. How drafts were accepted is remembered from one configuration to the
+Regret is the best measured speed over that of the chosen placement, less 1. Speeds are those of rounds with all of the
+requests running: no prefill, no tail in which few are left. Placements are measured in turns on one target: the draft
+is moved from one to the next. How drafts were accepted is remembered from one configuration to the
 next, as it is from one run of twinspark to the next. A side is slowed by its settings alone: fewer threads, another
 dtype, more drafts to verify, the `ray` transport; nothing sleeps.
 """
@@ -15,22 +16,22 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from twinspark.actors.target.counts import RoundCounts
+from twinspark.actors.target.request import Report, Request
 from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.pair import Pair
-from twinspark.deploy.completion import complete, requests_for
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
 from twinspark.deploy.planned import Plan, planned
 from twinspark.deploy.progress import note
 from twinspark.deploy.prompts import Prompt, encode_prompts, prompts_from_file
-from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
+from twinspark.deploy.tokenizer import open_tokenizer
 from twinspark.planner.placement import Candidate, Placement
 from twinspark.planner.predict import Round
 
@@ -52,6 +53,7 @@ QUESTIONS = (
     "What should I look at before buying a used bicycle?",
     "Describe the water cycle in five steps.",
 )
+WARM_UP_TOKENS = 12
 MATRIX: tuple[tuple[str, dict[str, Any]], ...] = (
     ("1 request", {"max_seqs": 1}),
     ("4 requests", {"max_seqs": 4}),
@@ -144,13 +146,14 @@ async def try_configuration(name: str, changes: dict[str, Any], arguments: argpa
         )
         async with Pair.start(plan.spec, supervised=False) as pair:
             for repeat in range(arguments.repeats):
+                some = [prompts[(repeat * options.max_seqs + i) % len(prompts)] for i in range(options.max_seqs)]
                 for way in ways if repeat % 2 == 0 else reversed(ways):
                     with suppress(SpawnError):
                         if way != pair.current:
                             await pair.place(way)
-                        speed = await _turn(pair, plan, tokenizer, prompts, options, arguments.turns_of)
+                        counts = await _turn(pair, plan, some, options)
+                        speed = counts.num_tokens / (counts.round_us / 1e6)
                         trial.turns.setdefault(way.placement, []).append(speed)
-                        counts = await pair.counts()
                         trial.counts[way.placement] = trial.counts.get(way.placement, RoundCounts()) + counts
     return trial
 
@@ -167,27 +170,36 @@ def _ways(plan: Plan) -> list[Candidate]:
     return list(found.values())
 
 
-async def _turn(
-    pair: Pair, plan: Plan, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], options: Options, least: int
-) -> float:
-    """Tokens per second of decoding: `max_seqs` requests at once, in as many batches as give `least` requests."""
-    size, first = options.max_seqs, 1
-    warm_up = requests_for(prompts[:1], [options.sampling()], max_new_tokens=12, stop_token_ids=(), first_number=0)
-    await complete(pair, warm_up, tokenizer, ())
-    await pair.counts()  # to be forgotten
-    tokens, seconds = 0, 0.0
-    while first <= max(1, least // size):
-        batch = [prompts[(first * size + i) % len(prompts)] for i in range(size)]
-        samplings = [options.sampling() for _ in batch]
-        requests = requests_for(
-            batch, samplings, max_new_tokens=options.max_new_tokens, stop_token_ids=(), first_number=first * 1000
-        )
-        done = await complete(pair, requests, tokenizer, ())
-        plan.remember(c.report for c in done)
-        tokens += sum(len(c.report.token_ids) - 1 for c in done)
-        seconds += max(c.report.decode_us for c in done) / 1e6
-        first += 1
-    return tokens / seconds
+async def _turn(pair: Pair, plan: Plan, prompts: Sequence[Sequence[int]], options: Options) -> RoundCounts:
+    """All of `prompts` at once: what rounds came to once the last one was prefilled, until `max_new_tokens` of
+    each, on average, had followed. None of them ends before.
+    """
+    await _run(pair, prompts[:1], options, WARM_UP_TOKENS)
+    counts, reports = await _run(pair, prompts, options, len(prompts) * options.max_new_tokens)
+    plan.remember(reports)
+    return counts
+
+
+async def _run(
+    pair: Pair, prompts: Sequence[Sequence[int]], options: Options, num_tokens: int
+) -> tuple[RoundCounts, list[Report]]:
+    context = pair.spec.recipe.context
+    requests = [
+        Request(i, tuple(prompt), options.sampling(), context - len(prompt)) for i, prompt in enumerate(prompts)
+    ]
+    prefilling, left = set(range(len(prompts))), num_tokens
+    async with aclosing(pair.commits()) as commits:
+        await pair.submit(requests)
+        async for commit in commits:
+            if commit.number in prefilling:
+                prefilling.discard(commit.number)
+                if not prefilling:
+                    await pair.counts()  # to be forgotten
+            elif not prefilling:
+                left -= len(commit.ids)
+                if left <= 0:
+                    break
+    return await pair.counts(), [await pair.collect(request.number) for request in requests]
 
 
 async def main(arguments: argparse.Namespace) -> None:
@@ -220,7 +232,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--turns-of", type=int, default=4, help="requests a turn runs at least")
     parser.add_argument("--prompts", default="", help="jsonl of prompts; without it sixteen of its own")
     parser.add_argument("--most-prompts", type=int, default=16)
     parser.add_argument("--only", default="", help="numbers of configurations, from 1")

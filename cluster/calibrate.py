@@ -26,7 +26,6 @@ from twinspark.planner.timings import Cell, Grid, StepKey, Timings
 BUDGET_S = 10.0
 LEAST_TIMES = 3
 MOST_TIMES = 9
-MORE_UNTIL = 0.5  # share of the budget after which nothing is timed more often than LEAST_TIMES
 POSITION = 256  # where the rows of a step lie; attention reads what is before them
 ONE: Spot = (1, 0)
 PLAIN_TOKENS = 7
@@ -82,8 +81,9 @@ class CalibrationPlan:
 
     `most_length` is the head's (0: no head). Batch sizes and lengths that were asked for come first, `context` bounds
     the position of the rows. `colocated`: the target's actor holds a draft now. `alone` is what passes of this target
-    took when they were timed, if they were: of them only plain decoding is timed again, and what else its device takes
-    is told as it would have been then. A machine's speed changes by the minute, and placements are to be compared.
+    took when they were timed, if they were. Of them only plain decoding is timed again, before everything else, and
+    what else its device takes is told as it would have been then: a machine's speed changes by the minute, and
+    placements are to be compared.
     """
 
     target: Seat
@@ -189,8 +189,7 @@ class _Calibration:
         admitted.sort(key=lambda item: KINDS.index(item.kind))
         for turn in range(1, MOST_TIMES + 1):
             for item in admitted:
-                enough = turn > LEAST_TIMES and self.left_s < (1 - MORE_UNTIL) * self.budget_s
-                if not enough and item.cost_s < self.left_s:
+                if item.cost_s < self.left_s:
                     await self._time(item)
             on_progress(min(total, (turn + 1) * len(items)), total)
 
@@ -205,7 +204,7 @@ class _Calibration:
     def _items_of(self, spot: Spot, asked: bool) -> list[_Item]:
         plan, drafts = self.plan, spot[1] > 0
         keys = [StepKey("colocated", plan.target_class)] if plan.colocated and drafts else []
-        if plan.alone is None or spot == self._yardstick:
+        if plan.alone is None:
             keys.append(self._alone)
         items = [_Item("verify", spot, asked, partial(self._steps, spot, keys))] if keys else []
         if plan.draft is not None and drafts:
@@ -236,7 +235,11 @@ class _Calibration:
         calls = {"verify": self.target.rehearse_verify, "colocated": self.target.rehearse_colocated}
         if self.draft is not None:
             calls["draft"] = self.draft.rehearse
-        samples: list[Sample] = [(key, spot, await calls[key.role](*spot, self.plan.position)) for key in keys]
+        samples: list[Sample] = []
+        if self.plan.alone is not None:
+            ms = await self.target.rehearse_verify(*self._yardstick, self.plan.position)
+            samples.append((self._alone, self._yardstick, ms))
+        samples += [(key, spot, await calls[key.role](*spot, self.plan.position)) for key in keys]
         if any(key.role == "draft" for key in keys):
             # A round trip between two that were idle is shorter than one between two that have just computed.
             samples += [("link", ONE, ms) for ms in await self.target.rehearse_link(1)]

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import click
 from twinspark.actors.errors import LinkLost
 from twinspark.cluster.errors import Interrupted, SpawnError
 from twinspark.cluster.signals import raising_signals
+from twinspark.deploy.distill.settings import DistillSettings, TextSettings
 from twinspark.deploy.errors import DemoModelError
-from twinspark.deploy.options import common_options, options_from
+from twinspark.deploy.options import add_options, common_options, options_from, validated
 
 EXIT_USAGE = 2
 EXIT_FAILED = 1
@@ -129,6 +130,41 @@ def demo(as_json: bool, **values: Any) -> None:
     from twinspark.deploy.demo import demo as run
 
     asyncio.run(run(options_from(values), as_json=as_json))
+
+
+@cli.command("eval")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--limit", type=click.IntRange(1), help="only so many prompts of each file")
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
+@common_options
+def evaluate(files: tuple[Path, ...], limit: int | None, as_json: bool, **values: Any) -> None:
+    """How the head's drafts are accepted over jsonl files of prompts, greedy and at temperature 1."""
+    options = options_from(values)
+    from twinspark.deploy.evaluate import evaluate as run
+
+    asyncio.run(run(options, files, limit=limit or 0, as_json=as_json))
+
+
+def _distill_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return add_options(TextSettings, add_options(DistillSettings, command))
+
+
+@cli.command()
+@click.option("--model", default="demo", show_default=True, help="target: a directory, a .gguf file, or 'demo'")
+@click.option(
+    "--corpus", type=click.Path(path_type=Path), required=True, help="folder of the texts, written if need be"
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="folder of the head")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:N; auto: a GPU if there is one")
+@click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout: what training.json says")
+@_distill_options
+def distill(model: str, corpus: Path, out: Path, device: str, as_json: bool, **values: Any) -> None:
+    """Make a draft head: the target writes text, a head learns to draft it. Goes on where it was stopped."""
+    texts = validated(TextSettings, {name: values.pop(name) for name in TextSettings.model_fields})
+    settings = validated(DistillSettings, values)
+    from twinspark.deploy.distill.run import distill_command
+
+    distill_command(model, corpus, texts, settings, out, device=device, as_json=as_json)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

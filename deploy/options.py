@@ -9,7 +9,7 @@ import secrets
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import click
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -20,6 +20,9 @@ from twinspark.deploy.stops import checked_stops
 MAX_THREADS = 512  # more than any machine's cores: a slip of the finger would bring it to its knees
 MAX_NEW_TOKENS = 2**31 - 1
 READABLE_SEED_BITS = 53  # an unset seed is drawn so that JSON readers in every language keep it exact
+
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class Options(BaseModel):
@@ -85,9 +88,14 @@ class Options(BaseModel):
 
 
 def options_from(values: dict[str, Any]) -> Options:
-    """Validated options. Raises click.UsageError with one line: the option, what must hold, what was got."""
+    """Validated options. Raises as `validated`."""
+    return validated(Options, values)
+
+
+def validated(model: type[Settings], values: dict[str, Any]) -> Settings:
+    """`values` as a `model`. Raises click.UsageError with one line: the option, what must hold, what was got."""
     try:
-        return Options(**values)
+        return model(**values)
     except ValidationError as error:
         first = error.errors()[0]
         name = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "options"
@@ -119,11 +127,34 @@ def _read_file(context: click.Context, parameter: click.Parameter, value: str | 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds every option of Options to a click command, and `--config`."""
-    for name, field in reversed(Options.model_fields.items()):
-        command = _option(name, field)(command)
     return click.option(
         "--config", callback=_read_file, is_eager=True, expose_value=False, metavar="FILE", help="options as TOML"
-    )(command)
+    )(add_options(Options, command))
+
+
+def add_options(model: type[BaseModel], command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds every field of `model` to a click command as an option."""
+    for name, field in reversed(model.model_fields.items()):
+        command = _option(name, field)(command)
+    return command
+
+
+class _List(click.ParamType[Any]):
+    """Numbers with commas between them."""
+
+    name = "numbers"
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        try:
+            return tuple(self.kind(part) for part in str(value).split(",")) if isinstance(value, str) else value
+        except ValueError:
+            self.fail(f"must be numbers with commas between them, got {value!r}", parameter, context)
+
+
+_LISTS: dict[Any, type] = {tuple[int, ...]: int, tuple[float, ...]: float}
 
 
 def _range_of(field: Any) -> str:
@@ -144,6 +175,8 @@ def _option(name: str, field: Any) -> Callable[..., Any]:
     }
     if field.annotation is bool:
         settings["is_flag"] = True
+    elif field.annotation in _LISTS:
+        settings |= {"type": _List(_LISTS[field.annotation]), "default": ",".join(map(str, field.default))}
     elif field.annotation == tuple[str, ...]:
         settings |= {"multiple": True}
     elif field.annotation in kinds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -46,10 +46,8 @@ def loading_bars() -> Iterator[OnProgress]:
         yield show
 
 
-@contextmanager
-def timing_bar() -> Iterator[OnStage]:
-    """One bar for what is being timed; nothing where stderr is no terminal."""
-    bars = Progress(
+def _named_bars() -> Progress:
+    return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
@@ -57,6 +55,21 @@ def timing_bar() -> Iterator[OnStage]:
         transient=True,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def timing_bar() -> Iterator[OnStage]:
+    """One bar for what is being timed; nothing where stderr is no terminal."""
+    bars = _named_bars()
     task = bars.add_task("starting", total=None)
     with bars:
         yield lambda name, done, total: bars.update(task, description=name, completed=done, total=total)
+
+
+@contextmanager
+def share_bar(what: str) -> Iterator[Callable[[float], None]]:
+    """One bar for work of which a share (0 to 1) is done; nothing where stderr is no terminal."""
+    bars = _named_bars()
+    task = bars.add_task(what, total=1.0)
+    with bars:
+        yield lambda share: bars.update(task, completed=share)

@@ -6,6 +6,7 @@ spelled out in a chat message stays text. Spaces around punctuation are never cl
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -78,6 +79,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Ids that have a token. A model's vocabulary may be padded beyond it; such ids decode to nothing."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def identity(self) -> str:
+        """A hash: two tokenizers with the same one give the same ids."""
+        return hashlib.sha256(self._backend.to_str().encode()).hexdigest()
 
     @property
     def has_chat_template(self) -> bool:

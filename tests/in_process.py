@@ -97,9 +97,9 @@ class WatchedApp:
 class LocalDraft:
     """A DraftHost in this process. `kill` ends its connections as a death would."""
 
-    def __init__(self, shared: Path, *, slots: int = 4, variant: str = "shallow_b4") -> None:
+    def __init__(self, shared: Path, settings: DraftSettings, *, slots: int = 4) -> None:
         target = str(shared / "golden/deepspec/targets/untied")
-        self.host = DraftHost(DraftSpec(ActorSpec(target, "cpu", CONTEXT, slots, 1), draft_settings(shared, variant)))
+        self.host = DraftHost(DraftSpec(ActorSpec(target, "cpu", CONTEXT, slots, 1), settings))
 
     async def load(self) -> None:
         await self.host.load()
@@ -141,8 +141,10 @@ class LocalHandle:
 
 
 @asynccontextmanager
-async def local_draft(shared: Path, *, slots: int = 4, variant: str = "shallow_b4") -> AsyncIterator[LocalDraft]:
-    draft = LocalDraft(shared, slots=slots, variant=variant)
+async def local_draft(
+    shared: Path, *, slots: int = 4, variant: str = "shallow_b4", settings: DraftSettings | None = None
+) -> AsyncIterator[LocalDraft]:
+    draft = LocalDraft(shared, settings or draft_settings(shared, variant), slots=slots)
     try:
         await draft.load()
         yield draft

@@ -203,6 +203,8 @@ def test_what_is_timed_later_is_told_as_it_would_have_been_then(draft: Seat, fac
     timings, _ = script_run(script, plan)
     passes = {call[1:] for call in script.calls if call[0] == "verify"}
     assert passes == ({(4, 0)} | {s for s in all_cells(4, 4) if s[1]} if draft == HERE else {(4, 0)})
+    before = [script.calls[i - 1] for i, call in enumerate(script.calls) if call[0] == "draft"]
+    assert before == [("verify", 4, 0)] * len(before), "what everything is measured by comes before everything"
     assert ("plain", 1, 0) not in script.calls
     assert ALONE not in timings.steps
     step = timings.steps[StepKey("draft", "D", beside=draft == HERE)]
@@ -357,7 +359,7 @@ def test_what_a_rehearsal_needs(shared: Path) -> None:
         with pytest.raises(ValueError, match="loaded first"):
             await TargetHost(target_spec(shared)).rehearse_verify(1, 0, 10)
         with pytest.raises(ValueError, match="loaded first"):
-            await LocalDraft(shared).host.rehearse(1, 0, 10)
+            await LocalDraft(shared, draft_settings(shared)).host.rehearse(1, 0, 10)
 
     run(body)
 

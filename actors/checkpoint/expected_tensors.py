@@ -28,7 +28,7 @@ def target_shapes(config: DecoderConfig) -> tuple[Shapes, Shapes]:
 
 
 def head_shapes(config: HeadConfig) -> tuple[Shapes, Shapes]:
-    """Required and optional tensors of a head. Embeddings, and a full `lm_head`, may be left to the target."""
+    """Required and optional tensors of a head. Embeddings and `lm_head` may be left to the target."""
     decoder, rank = config.decoder, config.markov_rank
     hidden, vocab, draft_vocab = decoder.hidden_size, decoder.vocab_size, config.draft_vocab_size
     required: Shapes = {
@@ -51,9 +51,8 @@ def head_shapes(config: HeadConfig) -> tuple[Shapes, Shapes]:
         required["confidence_head.proj.weight"] = (1, hidden + (rank if config.confidence_uses_markov else 0))
         required["confidence_head.proj.bias"] = (1,)
     optional: Shapes = {"embed_tokens.weight": (vocab, hidden), "t2d": (vocab,)}
-    mapped = required if config.reduced_vocab else optional
-    mapped["lm_head.weight"] = (draft_vocab, hidden)
-    mapped["d2t"] = (draft_vocab,)
+    optional["lm_head.weight"] = (draft_vocab, hidden)
+    (required if config.reduced_vocab else optional)["d2t"] = (draft_vocab,)
     return required, optional
 
 

@@ -36,6 +36,8 @@ def head_size(head: HeadCheckpoint) -> HeadSize:
     def count(*names: str) -> int:
         return _elements([infos[name] for name in names if name in infos])
 
+    # The rows of a reduced vocabulary are a copy, also where they are the target's.
+    gathered = config.draft_vocab_size * config.decoder.hidden_size if config.reduced_vocab else 0
     inner = [f"markov_head.{name}.{part}" for name in ("gate_proj", "joint_proj") for part in ("weight", "bias")]
     return HeadSize(
         vocab_size=config.decoder.vocab_size,
@@ -48,7 +50,7 @@ def head_size(head: HeadCheckpoint) -> HeadSize:
         fc_elements=count("fc.weight"),
         norm_elements=count("hidden_norm.weight", "norm.weight"),
         embedding_elements=count("embed_tokens.weight"),
-        lm_head_elements=count("lm_head.weight"),
+        lm_head_elements=count("lm_head.weight") or gathered,
         markov_rank=config.markov_rank if config.markov_kind != "none" else 0,
         markov_w1_elements=count("markov_head.markov_w1.weight"),
         markov_w2_elements=count("markov_head.markov_w2.weight"),

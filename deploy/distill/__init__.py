@@ -1,0 +1,1 @@
+"""Head distillation: the target writes text, a head learns to draft it, its confidence is calibrated."""

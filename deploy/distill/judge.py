@@ -1,0 +1,108 @@
+"""A head along held-out texts: whether each slot's draft would have been kept, greedy and sampled, and what it told.
+
+Teacher-forced: the previous tokens are the text's. Greedy counts only blocks that the target itself would have written
+greedily, for there the text is what would have been verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twinspark.actors.sampling.noise import Noise, signed, stream_key
+from twinspark.deploy.distill.calibration import Floats
+from twinspark.deploy.distill.head_net import HeadNet
+from twinspark.deploy.distill.teacher import Teacher
+
+TEXTS_AT_ONCE = 4
+ROWS_AT_ONCE = 256
+NOISE_SEED = 12345
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`told` are confidence logits, `kept` whether the draft of a slot was; `[blocks, slots]` each."""
+
+    told: Floats
+    kept: Floats
+
+    @property
+    def survived(self) -> Floats:
+        """Whether the whole prefix was kept."""
+        return np.cumprod(self.kept, axis=1, dtype=np.float64)
+
+    @property
+    def conditional(self) -> list[float]:
+        """Chance by slot that a draft is kept, given that those before it were; as far as any were."""
+        survived = self.survived.sum(axis=0)
+        reached = np.concatenate(([len(self.kept)], survived[:-1]))
+        return [float(s / r) for s, r in zip(survived, reached, strict=True) if r > 0]
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens a verify commits, bonus included, at the whole block."""
+        return float(1 + self.survived.sum(axis=1).mean())
+
+
+@torch.no_grad()
+def judge(
+    net: HeadNet, teacher: Teacher, ids: Tensor, anchors: Tensor, target_ids: Tensor | None
+) -> tuple[Judged, Judged]:
+    """Greedy and at temperature 1 with shared noise. `ids` [texts, positions], `anchors` [texts, anchors]."""
+    noise = Noise(teacher.config.vocab_size, teacher.device)
+    told: list[Tensor] = []
+    greedy: list[Tensor] = []
+    right: list[Tensor] = []
+    sampled: list[Tensor] = []
+    for part, places in zip(torch.split(ids, TEXTS_AT_ONCE), torch.split(anchors, TEXTS_AT_ONCE), strict=True):
+        part = part.to(teacher.device, torch.int64)
+        places = places.to(teacher.device)
+        size = net.config.block_size
+        taps, target = teacher.along(part, net.config.tap_ids, places, size)
+        blocks = net(part, taps, places)
+        text = (places[:, :, None] + 1 + torch.arange(size, device=part.device)).flatten(1)
+        labels = part.gather(1, text).view(-1, size)
+        draft = blocks.logits.float().flatten(0, 1)
+        target = target.flatten(0, 1)
+        shape = (len(draft), size)
+        rows = [
+            _rows(a, b, noise, target_ids, first=i * ROWS_AT_ONCE)
+            for i, (a, b) in enumerate(_parts(draft.flatten(0, 1), target.flatten(0, 1)))
+        ]
+        firm, drafted, equal = (torch.cat(column).view(shape) for column in zip(*rows, strict=True))
+        right.append((firm == labels).all(dim=1))
+        greedy.append(drafted == firm)
+        sampled.append(equal)
+        told.append(torch.zeros(shape) if blocks.confidence is None else blocks.confidence.float().view(shape))
+    all_told, written = torch.cat(told).cpu(), torch.cat(right).cpu()
+    return (
+        Judged(_array(all_told[written]), _array(torch.cat(greedy).cpu()[written])),
+        Judged(_array(all_told), _array(torch.cat(sampled).cpu())),
+    )
+
+
+def _parts(draft: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(torch.split(draft, ROWS_AT_ONCE), torch.split(target, ROWS_AT_ONCE), strict=True))
+
+
+def _rows(
+    draft: Tensor, target: Tensor, noise: Noise, target_ids: Tensor | None, *, first: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row: the target's likeliest id, the draft's (as target ids), and whether both drew the same."""
+    keys = [signed(stream_key(NOISE_SEED, position)) for position in range(first, first + len(draft))]
+    gumbel = noise.gumbel_rows(torch.tensor(keys, dtype=torch.int64, device=target.device))
+
+    def as_target(index: Tensor) -> Tensor:
+        return index if target_ids is None else target_ids[index]
+
+    own = gumbel if target_ids is None else gumbel[:, target_ids]
+    likeliest, drafted = target.argmax(dim=-1), as_target(draft.argmax(dim=-1))
+    return likeliest, drafted, (target + gumbel).argmax(dim=-1) == as_target((draft + own).argmax(dim=-1))
+
+
+def _array(values: Tensor) -> Floats:
+    found: Floats = values.double().numpy()
+    return found

@@ -1,0 +1,268 @@
+"""`twinspark distill`: text, training, calibration and the head's files, each going on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from twinspark.actors.checkpoint.opening import open_target
+from twinspark.actors.checkpoint.source import TargetCheckpoint
+from twinspark.actors.nets.linear import DTYPES, Precision
+from twinspark.cluster.timing_keys import checkpoint_identity
+from twinspark.deploy.distill.batch_net import BatchNet
+from twinspark.deploy.distill.calibration import Floats, fit_temperatures, prefix_survival, reliability
+from twinspark.deploy.distill.corpus import About, Corpus
+from twinspark.deploy.distill.head_files import head_config_of, most_frequent, write_head
+from twinspark.deploy.distill.head_net import HeadNet
+from twinspark.deploy.distill.judge import Judged, judge
+from twinspark.deploy.distill.plots import plot_reliability, plot_training
+from twinspark.deploy.distill.settings import DistillSettings, TextSettings
+from twinspark.deploy.distill.teacher import Teacher
+from twinspark.deploy.distill.trainer import Data, Trainer
+from twinspark.deploy.distill.turns import turns_of
+from twinspark.deploy.distill.writer import Writer
+from twinspark.deploy.embedded import demo_model_path
+from twinspark.deploy.progress import note, share_bar
+from twinspark.deploy.prompts import encode_prompts, prompts_from_file
+from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
+
+STATE_FOLDER = "run"
+JUDGED_TEXTS = 256
+JUDGED_ANCHORS = 24
+PREVIEWED = 3
+PREVIEW_CHARACTERS = 240
+
+
+def distill_command(
+    model: str,
+    corpus: Path,
+    texts: TextSettings,
+    settings: DistillSettings,
+    out: Path,
+    *,
+    device: str,
+    as_json: bool,
+) -> None:
+    """`distill` for the command line."""
+    place = device_of(device)
+    precision: Precision = "bfloat16" if place.type == "cuda" else "float32"
+    path = str(demo_model_path(note)) if model == "demo" else model
+    record = distill(path, corpus, texts, settings, out, device=place, precision=precision)
+    for name in ("greedy", "temperature_1"):
+        found = record[name]
+        if not found["num_blocks"]:
+            note(f"{name}: no held-out text was written so")
+            continue
+        kept = " ".join(f"{value:.3f}" for value in found["conditional_acceptance"])
+        note(f"{name}: acceptance length {found['acceptance_length']:.3f} on held-out text, by slot {kept}")
+    note(f"the head is in {out} (training.png, reliability.png and training.json tell of it)")
+    if as_json:
+        print(json.dumps(record))
+
+
+def device_of(name: str) -> torch.device:
+    """Raises ValueError for a device that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device must be one that is there, got {name} ({str(error).splitlines()[0]})") from None
+    return device
+
+
+def distill(
+    model: str,
+    corpus_folder: Path,
+    texts: TextSettings,
+    settings: DistillSettings,
+    out: Path,
+    *,
+    device: torch.device,
+    precision: Precision,
+) -> dict[str, Any]:
+    """Makes the head in `out`; what `training.json` says of it. Raises CheckpointError or ValueError for what cannot
+    be, OSError where the disk is full.
+    """
+    target = open_target(model)
+    tokenizer = open_tokenizer(model)
+    config = head_config_of(settings, target.config, mask_token_id(tokenizer, target.config.vocab_size))
+    corpus = Corpus.create(corpus_folder, _about(target, tokenizer, texts, settings.seed))
+    corpus.check_tokenizer(tokenizer.identity)
+    teacher = Teacher(target, precision=precision, length=texts.length, device=device)
+    write_texts(corpus, teacher.net, tokenizer, texts)
+    train, held_out = corpus.texts()
+    target_ids = most_frequent(train, target.config.vocab_size, settings.draft_vocab) if config.reduced_vocab else None
+    trainer = Trainer(
+        teacher,
+        config,
+        settings,
+        Data(train, held_out),
+        target_ids,
+        out / STATE_FOLDER,
+        {"corpus": asdict(corpus.about)},
+    )
+    _show_head(trainer.net, trainer.progress.step)
+    with share_bar("training") as on_step:
+        weights = trainer.run(_show_look, on_step)
+    trainer.net.load_state_dict(weights)
+    greedy, sampled = _judged(trainer.net, teacher, held_out, target_ids, corpus.about.temperatures)
+    record, told = _record(trainer, greedy, sampled)
+    out.mkdir(parents=True, exist_ok=True)
+    plot_training(trainer.progress.history, out / "training.png")
+    judged = _named(greedy, sampled)
+    plot_reliability({name: (judged[name], survival) for name, survival in told.items()}, out / "reliability.png")
+    write_head(out, config, weights, target_ids, _saved_dtype(settings), record)
+    return record
+
+
+def mask_token_id(tokenizer: Tokenizer, vocab_size: int) -> int:
+    """A token that no text has: the last special one that ends nothing, else the vocabulary's last."""
+    free = tokenizer.special_ids - set(tokenizer.eos_ids) - {tokenizer.bos_id}
+    return max(free, default=vocab_size - 1)
+
+
+def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, texts: TextSettings) -> None:
+    """Shards until there are `num_texts`."""
+    wanted = -(-texts.texts // texts.at_once)
+    if corpus.num_shards >= wanted:
+        return
+    turns = turns_of(tokenizer)
+    prompts = _prompts(tokenizer, texts)
+    writer = Writer(net, turns, num_texts=texts.at_once, length=texts.length)
+    began_s, written = time.monotonic(), 0
+    with share_bar("writing texts") as on_share:
+        for shard in range(corpus.num_shards, wanted):
+            numbers = range(shard * texts.at_once, (shard + 1) * texts.at_once)
+            ids = writer.write(
+                [prompts[i % len(prompts)] if prompts else () for i in numbers],
+                [texts.temperatures[i % len(texts.temperatures)] for i in numbers],
+                corpus.about.seed * 2**20 + shard,
+            )
+            corpus.add(ids)
+            written += ids.numel()
+            on_share((shard + 1) / wanted)
+            if not shard:
+                _preview(tokenizer, ids)
+    took_s = time.monotonic() - began_s
+    note(f"wrote {written:,} tokens in {took_s:.1f} s, {written / took_s:,.0f} tokens/s")
+
+
+def _prompts(tokenizer: Tokenizer, texts: TextSettings) -> list[list[int]]:
+    if texts.prompts is None:
+        return []
+    encoded = encode_prompts(tokenizer, prompts_from_file(Path(texts.prompts)), False)
+    room = [ids for ids in encoded if len(ids) < texts.length // 2]
+    if len(room) < len(encoded):
+        note(f"{len(encoded) - len(room)} of {len(encoded)} prompts are longer than half a text and are left out")
+    if not room:
+        raise ValueError(f"{texts.prompts} must hold prompts shorter than {texts.length // 2} tokens, got none")
+    return room
+
+
+def _about(target: TargetCheckpoint, tokenizer: Tokenizer, texts: TextSettings, seed: int) -> About:
+    prompts = ""
+    if texts.prompts is not None:
+        prompts = hashlib.sha256(repr(prompts_from_file(Path(texts.prompts))).encode()).hexdigest()
+    gains = target.tensors.load("model.norm.weight").float().numpy().tobytes()  # fine-tuned targets differ in them
+    return About(
+        tokenizer=tokenizer.identity,
+        target=hashlib.sha256(checkpoint_identity(target).encode() + gains).hexdigest(),
+        vocab_size=target.config.vocab_size,
+        length=texts.length,
+        texts_per_shard=texts.at_once,
+        temperatures=texts.temperatures,
+        prompts=prompts,
+        seed=seed,
+    )
+
+
+def _judged(
+    net: HeadNet, teacher: Teacher, held_out: Tensor, target_ids: Tensor | None, temperatures: Sequence[float]
+) -> tuple[Judged, Judged]:
+    ids = held_out[:JUDGED_TEXTS]
+    places = ids.shape[1] - net.config.block_size - 1
+    random = torch.Generator().manual_seed(7)
+    anchors = torch.rand(len(ids), places, generator=random).topk(min(JUDGED_ANCHORS, places), dim=1).indices + 1
+    ids_of_draft = None if target_ids is None else target_ids.to(teacher.device)
+    return judge(net, teacher, ids, anchors.sort(dim=1).values, ids_of_draft)
+
+
+def _named(greedy: Judged, sampled: Judged) -> dict[str, Judged]:
+    return {"greedy": greedy, "temperature 1": sampled}
+
+
+def _record(trainer: Trainer, greedy: Judged, sampled: Judged) -> tuple[dict[str, Any], dict[str, Floats]]:
+    """What `training.json` says, and the told survival after scaling. Half of the blocks fit the temperatures, the
+    other half tells how honest they are.
+    """
+    record: dict[str, Any] = {
+        "format": 1,
+        "about": trainer.about,
+        "steps": trainer.progress.step,
+        "seconds": round(trainer.progress.seconds, 1),
+        "conditional_acceptance": [round(value, 4) for value in (greedy if len(greedy.kept) else sampled).conditional],
+    }
+    told: dict[str, Floats] = {}
+    for name, found in _named(greedy, sampled).items():
+        key = name.replace(" ", "_")
+        record[key] = {"num_blocks": len(found.kept)}
+        if not len(found.kept):
+            continue  # no held-out text was written greedily
+        record[key] |= {
+            "acceptance_length": round(found.acceptance_length, 4),
+            "conditional_acceptance": [round(value, 4) for value in found.conditional],
+        }
+        temperatures = np.ones(found.told.shape[1])
+        if trainer.config.has_confidence and len(found.told) > 1:
+            fitted, tested = slice(None, None, 2), slice(1, None, 2)
+            temperatures = fit_temperatures(found.told[fitted], found.survived[fitted])
+            record[key] |= {
+                "confidence_temperatures": [round(float(value), 4) for value in temperatures],
+                "before": _honesty(found.told[tested], np.ones_like(temperatures), found.survived[tested]),
+                "after": _honesty(found.told[tested], temperatures, found.survived[tested]),
+            }
+        told[name] = prefix_survival(found.told, temperatures)
+    record["history"] = trainer.progress.history
+    return record, told
+
+
+def _honesty(told: Floats, temperatures: Floats, survived: Floats) -> dict[str, Any]:
+    found = reliability(prefix_survival(told, temperatures), survived)
+    return {
+        "mean_ece": round(float(np.mean([r.expected_error for r in found])), 5),
+        "ece": [round(r.expected_error, 5) for r in found],
+        "brier": [round(r.brier, 5) for r in found],
+        "base_rate_brier": [round(r.base_brier, 5) for r in found],
+    }
+
+
+def _saved_dtype(settings: DistillSettings) -> torch.dtype:
+    return torch.float16 if settings.save_dtype == "float16" else DTYPES[settings.save_dtype]
+
+
+def _show_head(net: HeadNet, step: int) -> None:
+    count = sum(parameter.numel() for parameter in net.parameters())
+    note(f"a head of {count / 1e6:.1f} M parameters" + (f", going on from step {step}" if step else ""))
+
+
+def _show_look(row: dict[str, Any]) -> None:
+    kept = " ".join(f"{value:.3f}" for value in row["kept"])
+    note(f"step {row['step']:6d}  {row['seconds']:7.1f} s  loss {row['loss']:.4f}  kept by slot {kept}")
+
+
+def _preview(tokenizer: Tokenizer, ids: Tensor) -> None:
+    for row in ids[:PREVIEWED].tolist():
+        note(
+            "sample: " + json.dumps(tokenizer.decode(row, skip_special=False)[:PREVIEW_CHARACTERS], ensure_ascii=False)
+        )

@@ -4,7 +4,7 @@
 
 Regret is the best measured speed over that of the chosen placement, less 1. Speeds are those of rounds with all of the
 requests running: no prefill, no tail in which few are left. Placements are measured in turns on one target: the draft
-is moved from one to the next. How drafts were accepted is remembered from one configuration to the
+is moved from one to the next. How drafts were accepted and what steps took is remembered from one configuration to the
 next, as it is from one run of twinspark to the next. A side is slowed by its settings alone: fewer threads, another
 dtype, more drafts to verify, the `ray` transport; nothing sleeps.
 """
@@ -176,7 +176,7 @@ async def _turn(pair: Pair, plan: Plan, prompts: Sequence[Sequence[int]], option
     """
     await _run(pair, prompts[:1], options, WARM_UP_TOKENS)
     counts, reports = await _run(pair, prompts, options, len(prompts) * options.max_new_tokens)
-    plan.remember(reports)
+    plan.remember(reports, pair.current.site)
     return counts
 
 

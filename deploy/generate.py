@@ -57,7 +57,8 @@ async def generate(
         note(f"placement: {decision.placement} ({decision.reason})")
         async with Pair.start(plan.spec, loading_bars()) as pair:
             completions = await complete(pair, requests, tokenizer, options.stop, show if alone else None)
-            plan.remember(completion.report for completion in completions)
+            site = None if pair.moves or pair.num_draft_restarts else pair.current.site
+            plan.remember([completion.report for completion in completions], site)
             reports = await pair.reports()
             documents = [document(completion, pair, reports) for completion in completions]
     if trace is not None:

@@ -6,26 +6,28 @@ to know and nobody has timed yet is timed first, once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from twinspark.actors.checkpoint.head_record import conditional_acceptance
 from twinspark.actors.target.request import Report
 from twinspark.cluster.acceptance_cache import AcceptanceKey, believed, remember
 from twinspark.cluster.measure import Stage, known_timings, measure, stages_of
+from twinspark.cluster.observed import observed
 from twinspark.cluster.pair import PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import survey_cluster, survey_here
 from twinspark.cluster.timing_keys import checkpoint_identity
-from twinspark.cluster.timings_cache import joined
+from twinspark.cluster.timings_cache import CacheKeys, joined, store
 from twinspark.deploy.embedded import cache_dir
 from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options
 from twinspark.deploy.plan_pair import NOT_MEASURED, plan_pair
 from twinspark.deploy.progress import note, timing_bar
 from twinspark.planner.nodes import Node
+from twinspark.planner.placement import Site
 from twinspark.planner.timings import Timings
 
 
@@ -71,10 +73,19 @@ class Plan:
                 self.timings = joined([self.timings, await measure(self.spec, self.missing, timings_dir(), on_stage)])
             self.spec = self._decided()
 
-    def remember(self, reports: Iterable[Report]) -> None:
-        """Keep how these answers' drafts were accepted, for the next plan."""
-        if self.opened.head is not None:
-            remember(timings_dir(), self._acceptance_key(), reports)
+    def remember(self, reports: Sequence[Report], site: Site | None = None) -> None:
+        """Keep how these answers' drafts were accepted and, where they all ran at `site`, what their steps took: for
+        the next plan.
+        """
+        if self.opened.head is None:
+            return
+        remember(timings_dir(), self._acceptance_key(), reports)
+        if site is not None and self.stages:
+            predictor = replace(self.spec.inputs.predictor, timings=self.timings)
+            found = observed(reports, site, predictor, self.spec.inputs.demand.num_requests)
+            keys = CacheKeys({name: key for stage in self.stages for name, key in stage.keys.steps.items()})
+            store(timings_dir(), keys, found)
+            self.timings = joined([self.timings, found])
 
     def _acceptance_key(self) -> AcceptanceKey:
         kind = self.spec.decision.chosen.seat.kind

@@ -10,6 +10,7 @@ from cli_process import twinspark
 
 from twinspark.actors.checkpoint.head_record import conditional_acceptance
 from twinspark.actors.checkpoint.opening import open_head
+from twinspark.deploy.cli import main
 
 SMALL = ("--texts", "16", "--length", "48", "--at-once", "8", "--layers", "1", "--markov-rank", "8")
 BUDGET = ("--steps", "3", "--texts-per-step", "4", "--anchors", "4", "--block-size", "4", "--device", "cpu")
@@ -121,19 +122,30 @@ def test_eval(demo_model: Path, tmp_path: Path) -> None:
         (("--prompts", "nowhere.jsonl"), "must be readable"),
     ],
 )
-def test_bad_input(head: Path, corpus: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:
-    """`head` has written the corpus."""
-    ran = twinspark(*distill(corpus, tmp_path / "out", *more))
-    assert ran.code == 2
-    assert words in ran.err.splitlines()[-1]
+def test_bad_input(
+    head: Path,
+    corpus: Path,
+    tmp_path: Path,
+    more: tuple[str, ...],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`head` has written the corpus. In this process: a new one takes seconds to import torch."""
+    with pytest.raises(SystemExit) as ended:
+        main(distill(corpus, tmp_path / "out", *more))
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_a_corpus_of_another_tokenizer(head: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_corpus_of_another_tokenizer(
+    head: Path, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "corpus"
     other.mkdir()
     about = json.loads((corpus / "corpus.json").read_text()) | {"tokenizer": "0" * 64}
     (other / "corpus.json").write_text(json.dumps(about))
-    ran = twinspark(*distill(other, tmp_path / "out"))
-    assert ran.code == 2
-    assert "tokenizer" in ran.err.splitlines()[-1]
+    with pytest.raises(SystemExit) as ended:
+        main(distill(other, tmp_path / "out"))
+    assert ended.value.code == 2
+    assert "tokenizer" in capsys.readouterr().err.splitlines()[-1]

@@ -17,7 +17,7 @@ NEWEST_COUNTS = 0.5  # a run's medians against what was believed before it
 
 def observed(reports: Iterable[Report], site: Site, predictor: Predictor, num_requests: int) -> Timings:
     """What `predictor` believes of the steps at `site`, drawn towards the rounds of `reports` in which `num_requests`
-    ran at once and all drafted alike. Cells of which there are too few rounds, and steps it knows nothing of, are left out.
+    ran at once and all drafted alike. What there are too few rounds of, and steps it knows nothing of, are left out.
     """
     rounds: defaultdict[int, list[RoundRecord]] = defaultdict(list)
     for report in reports:

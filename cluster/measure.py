@@ -17,7 +17,7 @@ from twinspark.cluster.calibrate import BUDGET_S, CalibrationPlan, RayCalls, cal
 from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.pair import Pair, PairSpec
 from twinspark.cluster.timing_keys import checkpoint_identity, keys_of
-from twinspark.cluster.timings_cache import CacheKeys, joined, load, store
+from twinspark.cluster.timings_cache import NEWEST_COUNTS, CacheKeys, joined, load, store
 from twinspark.planner.nodes import Seat
 from twinspark.planner.placement import Candidate, Decision
 from twinspark.planner.predict import Predictor
@@ -120,6 +120,7 @@ async def _measure_one(
     draft = None if pair.draft is None else RayCalls(pair.draft)
     plan = replace(stage.plan, alone=stage.alone(joined(found)))
     timings = await calibrate(RayCalls(pair.target), draft, plan, budget_s=budget_s, on_progress=on_progress)
+    timings = found[0].drawn_towards(timings, NEWEST_COUNTS)
     store(directory, stage.keys, timings)
     found.append(timings)
 

@@ -20,6 +20,7 @@ from twinspark.planner.timings import Cell, Grid, StepKey, Timings
 
 log = logging.getLogger(__name__)
 
+NEWEST_COUNTS = 0.5  # what was timed last, against what was believed before it
 MAX_ENTRY_BYTES = 256 * 1024
 MAX_CELLS = 1024
 MAX_MS = 1e7  # hours: no step takes that long

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from twinspark.actors.checkpoint.head_record import conditional_acceptance
@@ -20,7 +20,7 @@ from twinspark.cluster.pair import PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import survey_cluster, survey_here
 from twinspark.cluster.timing_keys import checkpoint_identity
-from twinspark.cluster.timings_cache import CacheKeys, joined, store
+from twinspark.cluster.timings_cache import NEWEST_COUNTS, joined, store
 from twinspark.deploy.embedded import cache_dir
 from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options
@@ -81,10 +81,10 @@ class Plan:
             return
         remember(timings_dir(), self._acceptance_key(), reports)
         if site is not None and self.stages:
-            predictor = replace(self.spec.inputs.predictor, timings=self.timings)
-            found = observed(reports, site, predictor, self.spec.inputs.demand.num_requests)
-            keys = CacheKeys({name: key for stage in self.stages for name, key in stage.keys.steps.items()})
-            store(timings_dir(), keys, found)
+            seen = observed(reports, site, self.spec.inputs.predictor, self.spec.inputs.demand.num_requests)
+            found = self.timings.drawn_towards(seen, NEWEST_COUNTS)
+            for stage in self.stages:
+                store(timings_dir(), stage.keys, found)
             self.timings = joined([self.timings, found])
 
     def _acceptance_key(self) -> AcceptanceKey:

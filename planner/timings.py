@@ -93,6 +93,26 @@ class Timings:
         """The grid of `key`; one measured alone stands in for `beside`."""
         return self.steps.get(key) or self.steps.get(StepKey(key.role, key.device_class))
 
+    def drawn_towards(self, seen: Timings, share: float) -> Timings:
+        """The cells and links of `seen` alone: what is believed of them here, drawn by `share` towards what was
+        seen. What is not known here is what was seen.
+        """
+
+        def between(believed: float | None, ms: float) -> float:
+            return ms if believed is None else believed + share * (ms - believed)
+
+        steps = {}
+        for key, grid in seen.steps.items():
+            believed = self.steps.get(key)
+            steps[key] = Grid(
+                tuple(
+                    Cell(n, k, between(None if believed is None else believed.ms(n, k), ms))
+                    for n, k, ms in ((cell.num_requests, cell.length, cell.ms) for cell in grid.cells)
+                )
+            )
+        links = {ends: between(self.link(*ends), ms) for ends, ms in seen.link_ms.items()}
+        return Timings(steps, links, seen.overhead_ms)
+
     def link(self, a: str, b: str) -> float | None:
         """Milliseconds between two nodes; None where it is unknown."""
         found = self.link_ms.get((a, b))

@@ -6,7 +6,8 @@ import pytest
 from planning import node
 
 from twinspark.actors.target.request import Report, RoundRecord
-from twinspark.cluster.observed import LEAST_ROUNDS, NEWEST_COUNTS, observed
+from twinspark.cluster.observed import LEAST_ROUNDS, observed
+from twinspark.cluster.timings_cache import NEWEST_COUNTS
 from twinspark.planner.nodes import CPU, Seat
 from twinspark.planner.placement import Placement, Site
 from twinspark.planner.predict import Predictor
@@ -23,13 +24,14 @@ KNOWN = Timings(
         BESIDE: Grid((Cell(2, 4, 70.0),)),
         COLOCATED: Grid((Cell(2, 4, 10.0),)),
         DRAFT: Grid((Cell(2, 4, 20.0),)),
-    }
+    },
+    {(NODE.name, NODE.name): 2.5},
 )
 PREDICTOR = Predictor({NODE.name: NODE}, KNOWN, (0.5,) * 4)
 
 
 def record(number: int, length: int, verify_ms: float, draft_ms: float = 0.0) -> RoundRecord:
-    return RoundRecord(number, 9, (1,) * length, 0, 1, int(draft_ms * 1e3), 0, int(verify_ms * 1e3), 0, 0)
+    return RoundRecord(number, 9, (1,) * length, 0, 1, int(draft_ms * 1e3), 1500, int(verify_ms * 1e3), 0, 0)
 
 
 def reports(*rounds: RoundRecord, num_requests: int = 2) -> list[Report]:
@@ -52,7 +54,10 @@ def test_what_was_believed_is_drawn_towards_what_was_seen(
     placement: Placement, length: int, expected: dict[StepKey, tuple[float, float]]
 ) -> None:
     rounds = [record(i, length, 100.0 + i - 4, 30.0) for i in range(9)]
-    found = observed(reports(*rounds), site(placement), PREDICTOR, 2)
+    seen = observed(reports(*rounds), site(placement), PREDICTOR, 2)
+    assert seen.link_ms == ({(NODE.name, NODE.name): 1.5} if placement == "cpu" else {})
+    found = KNOWN.drawn_towards(seen, NEWEST_COUNTS)
+    assert found.link_ms == ({(NODE.name, NODE.name): 2.0} if placement == "cpu" else {})
     assert found.steps.keys() == expected.keys()
     for key, (before, seen) in expected.items():
         [cell] = found.steps[key].cells
@@ -62,7 +67,7 @@ def test_what_was_believed_is_drawn_towards_what_was_seen(
 
 def test_a_length_that_was_not_timed_is_drawn_from_what_lies_between() -> None:
     rounds = [record(i, 2, 90.0, 8.0) for i in range(LEAST_ROUNDS)]
-    found = observed(reports(*rounds), site("colocated"), PREDICTOR, 2)
+    found = KNOWN.drawn_towards(observed(reports(*rounds), site("colocated"), PREDICTOR, 2), NEWEST_COUNTS)
     [cell] = found.steps[VERIFY].cells
     assert cell.ms == pytest.approx((50.0 + 90.0) / 2)
 
@@ -75,9 +80,13 @@ def test_what_says_nothing() -> None:
     undrafted = [record(i, 0, 100.0) for i in range(40)]
     assert not observed(reports(*undrafted), site("colocated"), PREDICTOR, 2).steps, "a lost draft is not off"
     assert not observed(reports(*many), site("off"), PREDICTOR, 2).steps
-    unknown = Predictor({NODE.name: NODE}, Timings(), None)
-    assert not observed(reports(*many), site("colocated"), unknown, 2).steps
     uneven = [
         Report(i, (1,), "length", tuple(record(k, 4 if i else 3, 100.0, 30.0) for k in range(40)), 0, 0) for i in (0, 1)
     ]
     assert not observed(uneven, site("colocated"), PREDICTOR, 2).steps
+
+
+def test_what_is_not_known_is_what_was_seen() -> None:
+    seen = Timings({VERIFY: Grid((Cell(1, 2, 5.0),))}, {("x", "y"): 3.0}, {"c": 1.0})
+    assert Timings().drawn_towards(seen, 0.5) == seen
+    assert KNOWN.drawn_towards(seen, 0.5).link_ms == {("x", "y"): 3.0}

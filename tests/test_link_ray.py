@@ -211,3 +211,38 @@ def test_a_killed_actor_is_noticed_long_before_the_deadline(ray: Any) -> None:
             await link.send(asking(2))
 
     run(body)
+
+
+class Unhurried:
+    """In an actor's place: takes every call, answers none until it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[asyncio.Future[bytes]] = []
+
+    @property
+    def link_frame(self) -> Unhurried:
+        return self
+
+    def remote(self, data: bytes) -> asyncio.Future[bytes]:
+        self.calls.append(asyncio.get_running_loop().create_future())
+        return self.calls[-1]
+
+
+def test_a_frame_waits_until_the_one_before_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray may begin an asynchronous actor's calls in another order: an end must not overtake a beginning."""
+
+    async def body() -> None:
+        actor = Unhurried()
+        link = RayLink(actor, vocab_size=VOCAB)
+        await link.send(wire.Close(1, 1))
+        second = asyncio.create_task(link.send(wire.Close(1, 2)))
+        await asyncio.sleep(0.02)
+        assert len(actor.calls) == 1
+        actor.calls[0].set_result(b"")
+        await second
+        assert len(actor.calls) == 2
+        monkeypatch.setattr("twinspark.actors.link.ray_call.SETTLE_S", 0.05)
+        with pytest.raises(LinkLost, match="took no frame"):
+            await link.send(wire.Close(1, 3))
+
+    asyncio.run(body())

@@ -14,6 +14,8 @@ from twinspark.actors.link.base import Endpoint, MeteredLink, Recorder, check_we
 from twinspark.actors.link.frame_server import FrameServer
 from twinspark.actors.wire import GREETING_BYTES, Frame, Hello, Round, encode
 
+SETTLE_S = 5.0  # for a frame without an answer to be taken
+
 
 class RayServer:
     """The draft's end: the body of the actor's `link_frame`. Empty bytes mean no answer."""
@@ -45,15 +47,22 @@ class RayLink(MeteredLink):
         self._actor = actor
         self._calls: deque[tuple[Any, bool]] = deque()
         self._called = asyncio.Event()
+        self._latest: Any = None
 
     async def send(self, frame: Frame) -> None:
         import ray
 
         data = encode(frame, self._vocab_size)
         self._check_open()
-        self._meter.sent(data)
         try:
-            call = self._actor.link_frame.remote(data)
+            # An asynchronous actor may begin calls in another order than they were made.
+            async with asyncio.timeout(SETTLE_S):
+                if self._latest is not None:
+                    await self._latest
+            self._meter.sent(data)
+            call = self._latest = self._actor.link_frame.remote(data)
+        except TimeoutError as error:
+            raise self._lost(f"the draft took no frame for {SETTLE_S:g} s") from error
         except ray.exceptions.RayError as error:
             raise self._lost(f"the draft is gone ({type(error).__name__})") from error
         self._calls.append((call, isinstance(frame, (Hello, Round))))

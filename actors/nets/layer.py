@@ -71,5 +71,9 @@ class DecoderLayer:
         queries, keys, values = self.split(self.qkv(self.input_norm(x)))
         cache.write(layer, rows.spans, rotate(keys, cos, sin), values)
         x = x + self.output(attend(layer, rotate(queries, cos, sin), cache))
+        return self.feed_forward(x)
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The layer's second half: `x` [rows, hidden] plus what its gated MLP adds."""
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return x + self.down(functional.silu(gate) * up)

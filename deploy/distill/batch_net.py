@@ -48,8 +48,7 @@ class BatchNet:
             )
             seen = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
             x = x + layer.output(seen.transpose(1, 2).reshape(num_texts * length, -1))
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            x = layer.feed_forward(x)
             if i in taps:
                 tapped[i] = x
         shape = (num_texts, length, -1)
@@ -87,6 +86,5 @@ class BatchNet:
                 rows, cache.keys[i][:, :, :reach], cache.values[i][:, :, :reach], attn_mask=bias.expand(group, reach)
             )
             x = x + layer.output(seen.reshape(len(ids), -1))
-            gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            x = layer.feed_forward(x)
         return decoder.logits(x)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from twinspark.actors.checkpoint.configs import DecoderConfig, HeadConfig
 from twinspark.actors.nets.rope import rope_tables, rotate
+from twinspark.deploy.distill.anchors import block_places, tokens_at
 
 INIT_STD = 0.02
 
@@ -173,10 +174,8 @@ class HeadNet(nn.Module):
         """Blocks after `anchors` [texts, anchors] of `ids` [texts, positions], the text's own tokens being the previous
         ones; `taps` [texts, positions, taps * hidden]. An anchor needs `block_size` tokens of the text behind it.
         """
-        size = self.config.block_size
         hidden = self._hidden(ids, taps, anchors)
-        places = anchors[:, :, None] + torch.arange(size, device=ids.device)
-        prev = ids.gather(1, places.flatten(1)).view(places.shape)
+        prev = tokens_at(ids, block_places(anchors, self.config.block_size))
         logits = functional.linear(hidden, self.lm_head.to(hidden.dtype))
         if self.markov_head is not None:
             logits = logits + self.markov_head.markov_w2(self.markov_head(prev, hidden))
@@ -192,7 +191,7 @@ class HeadNet(nn.Module):
         size = self.config.block_size
         num_texts, length = ids.shape
         num_anchors = anchors.shape[1]
-        places = (anchors[:, :, None] + torch.arange(size, device=ids.device)).flatten(1)
+        places = block_places(anchors, size).flatten(1)
         inputs = torch.full(places.shape, self.config.mask_token_id, dtype=torch.int64, device=ids.device)
         inputs[:, ::size] = ids.gather(1, anchors)
         x = functional.embedding(inputs, self.embedding).to(self.fc.weight.dtype)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from twinspark.actors.sampling.noise import Noise, signed, stream_key
+from twinspark.deploy.distill.anchors import block_places, tokens_at
 from twinspark.deploy.distill.calibration import Floats
 from twinspark.deploy.distill.head_net import HeadNet
 from twinspark.deploy.distill.teacher import Teacher
@@ -63,8 +64,7 @@ def judge(
         size = net.config.block_size
         taps, target = teacher.along(part, net.config.tap_ids, places, size)
         blocks = net(part, taps, places)
-        text = (places[:, :, None] + 1 + torch.arange(size, device=part.device)).flatten(1)
-        labels = part.gather(1, text).view(-1, size)
+        labels = tokens_at(part, block_places(places, size) + 1).flatten(0, 1)
         draft = blocks.logits.float().flatten(0, 1)
         target = target.flatten(0, 1)
         shape = (len(draft), size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from twinspark.actors.checkpoint.opening import open_target
 from twinspark.actors.checkpoint.source import TargetCheckpoint
 from twinspark.actors.nets.linear import DTYPES, Precision
 from twinspark.cluster.timing_keys import checkpoint_identity
+from twinspark.deploy.distill.anchors import random_anchors
 from twinspark.deploy.distill.batch_net import BatchNet
 from twinspark.deploy.distill.calibration import Floats, fit_temperatures, prefix_survival, reliability
 from twinspark.deploy.distill.corpus import About, Corpus
@@ -116,7 +116,7 @@ def distill(
     with share_bar("training") as on_step:
         weights = trainer.run(_show_look, on_step)
     trainer.net.load_state_dict(weights)
-    greedy, sampled = _judged(trainer.net, teacher, held_out, target_ids, corpus.about.temperatures)
+    greedy, sampled = _judged(trainer.net, teacher, held_out, target_ids)
     record, told = _record(trainer, greedy, sampled)
     out.mkdir(parents=True, exist_ok=True)
     plot_training(trainer.progress.history, out / "training.png")
@@ -133,7 +133,7 @@ def mask_token_id(tokenizer: Tokenizer, vocab_size: int) -> int:
 
 
 def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, texts: TextSettings) -> None:
-    """Shards until there are `num_texts`."""
+    """Shards until there are as many texts as wanted."""
     wanted = -(-texts.texts // texts.at_once)
     if corpus.num_shards >= wanted:
         return
@@ -187,15 +187,11 @@ def _about(target: TargetCheckpoint, tokenizer: Tokenizer, texts: TextSettings, 
     )
 
 
-def _judged(
-    net: HeadNet, teacher: Teacher, held_out: Tensor, target_ids: Tensor | None, temperatures: Sequence[float]
-) -> tuple[Judged, Judged]:
+def _judged(net: HeadNet, teacher: Teacher, held_out: Tensor, target_ids: Tensor | None) -> tuple[Judged, Judged]:
     ids = held_out[:JUDGED_TEXTS]
-    places = ids.shape[1] - net.config.block_size - 1
-    random = torch.Generator().manual_seed(7)
-    anchors = torch.rand(len(ids), places, generator=random).topk(min(JUDGED_ANCHORS, places), dim=1).indices + 1
+    anchors = random_anchors(ids, JUDGED_ANCHORS, net.config.block_size, torch.Generator().manual_seed(7))
     ids_of_draft = None if target_ids is None else target_ids.to(teacher.device)
-    return judge(net, teacher, ids, anchors.sort(dim=1).values, ids_of_draft)
+    return judge(net, teacher, ids, anchors, ids_of_draft)
 
 
 def _named(greedy: Judged, sampled: Judged) -> dict[str, Judged]:

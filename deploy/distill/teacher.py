@@ -8,6 +8,7 @@ from torch import Tensor
 from twinspark.actors.checkpoint.source import TargetCheckpoint
 from twinspark.actors.nets.decoder import Decoder
 from twinspark.actors.nets.linear import Precision
+from twinspark.deploy.distill.anchors import block_places
 from twinspark.deploy.distill.batch_net import BatchNet
 
 
@@ -37,7 +38,7 @@ class Teacher:
         hidden, found = self.net.texts(ids, taps)
         if found is None:
             raise ValueError("a head must have tap ids, got none")
-        places = (anchors[:, :, None] + torch.arange(block_size, device=ids.device)).flatten(1)
+        places = block_places(anchors, block_size).flatten(1)
         rows = hidden.gather(1, places[:, :, None].expand(-1, -1, hidden.shape[-1]))
         logits = self.net.decoder.logits(rows.flatten(0, 1))
         return found, logits.view(*anchors.shape, block_size, -1)

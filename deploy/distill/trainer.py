@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from twinspark.actors.checkpoint.configs import HeadConfig
+from twinspark.deploy.distill.anchors import block_places, random_anchors, tokens_at
 from twinspark.deploy.distill.head_net import HeadNet
 from twinspark.deploy.distill.losses import Weights, losses
 from twinspark.deploy.distill.settings import DistillSettings
@@ -137,8 +138,7 @@ class Trainer:
         """Loss of these blocks, and the chance `[block]` that a draft token of a slot is kept."""
         config = self.config
         taps, target_logits = self.teacher.along(ids, config.tap_ids, anchors, config.block_size)
-        places = anchors[:, :, None] + 1 + torch.arange(config.block_size, device=ids.device)
-        labels = ids.gather(1, places.flatten(1)).view(places.shape)
+        labels = tokens_at(ids, block_places(anchors, config.block_size) + 1)
         with self._autocast():
             blocks = self.net(ids, taps, anchors)
         found = losses(blocks, labels, target_logits, self.target_ids, self.weights)
@@ -177,11 +177,8 @@ class Trainer:
         return order[step % steps * size :][:size]
 
     def _anchors(self, ids: Tensor, step: int) -> Tensor:
-        """Distinct anchors `[texts, anchors]`, ascending, each with a block of the text behind it."""
-        places = ids.shape[1] - self.config.block_size - 1
-        ranks = torch.rand(len(ids), places, generator=self._random(step, 2))
-        chosen = ranks.topk(min(self.settings.anchors, places), dim=1).indices + 1
-        return chosen.sort(dim=1).values.to(ids.device)
+        random = self._random(step, 2)
+        return random_anchors(ids, self.settings.anchors, self.config.block_size, random).to(ids.device)
 
     def _random(self, number: int, purpose: int) -> torch.Generator:
         return torch.Generator().manual_seed((self.settings.seed * 3 + purpose) * 2**32 + number + 1)

@@ -69,6 +69,8 @@ MATRIX: tuple[tuple[str, dict[str, Any]], ...] = (
     ("1 request, float32 draft, 7 drafts", {"max_seqs": 1, "dspark_dtype": "float32", "dspark_verify_len": 7}),
     ("1 request, draft over `ray`", {"max_seqs": 1, "transport": "ray"}),
     ("1 request, exact numerics", {"max_seqs": 1, "numerics": "exact"}),
+    ("1 request, exact numerics, draft over `ray`", {"max_seqs": 1, "numerics": "exact", "transport": "ray"}),
+    ("2 requests, exact numerics", {"max_seqs": 2, "numerics": "exact"}),
 )
 
 

@@ -23,7 +23,7 @@ MOST_JUDGED = 2000.0  # what was measured longer ago than so many judged first d
 
 
 class AcceptanceKey(BaseModel):
-    """Whose drafts. `target` and `head` are identities (timing_keys.checkpoint_identity)."""
+    """Whose drafts. `target` and `head` are identities (actors/checkpoint/identity)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

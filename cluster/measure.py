@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
+from twinspark.actors.checkpoint.identity import checkpoint_identity
 from twinspark.actors.checkpoint.source import HeadCheckpoint, TargetCheckpoint
 from twinspark.cluster.calibrate import BUDGET_S, CalibrationPlan, RayCalls, calibrate
 from twinspark.cluster.errors import SpawnError
 from twinspark.cluster.pair import Pair, PairSpec
-from twinspark.cluster.timing_keys import checkpoint_identity, keys_of
+from twinspark.cluster.timing_keys import keys_of
 from twinspark.cluster.timings_cache import NEWEST_COUNTS, CacheKeys, joined, load, store
 from twinspark.planner.nodes import Seat
 from twinspark.planner.placement import Candidate, Decision

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from twinspark.actors.checkpoint.head_record import conditional_acceptance
+from twinspark.actors.checkpoint.identity import checkpoint_identity
 from twinspark.actors.target.request import Report
 from twinspark.cluster.acceptance_cache import AcceptanceKey, believed, remember
 from twinspark.cluster.measure import Stage, known_timings, measure, stages_of
@@ -19,7 +20,6 @@ from twinspark.cluster.observed import observed
 from twinspark.cluster.pair import PairSpec
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import survey_cluster, survey_here
-from twinspark.cluster.timing_keys import checkpoint_identity
 from twinspark.cluster.timings_cache import NEWEST_COUNTS, joined, store
 from twinspark.deploy.embedded import cache_dir
 from twinspark.deploy.opening import Opened

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from twinspark.cluster.measure import OnStage
-from twinspark.cluster.spawn import OnProgress
+if TYPE_CHECKING:  # a head is trained without Ray
+    from twinspark.cluster.measure import OnStage
+    from twinspark.cluster.spawn import OnProgress
 
 console = Console(stderr=True, highlight=False)
 

@@ -21,6 +21,7 @@ from twinspark.deploy.distill.writer import Writer
 
 LENGTH = 64
 MASK = 511
+TURNS = Turns((7, 8), (), (), ())
 SETTINGS: dict[str, Any] = {
     "taps": (-1, 0, 1),
     "layers": 1,
@@ -35,11 +36,11 @@ SETTINGS: dict[str, Any] = {
 
 def reference_data(teacher: Teacher, num_texts: int = 248) -> Data:
     """What the reference target writes at temperatures 0 and 0.8; one of 31 held out."""
-    writer = Writer(BatchNet(teacher.net.decoder), Turns((7, 8), (), (), ()), num_texts=num_texts, length=LENGTH)
+    writer = Writer(BatchNet(teacher.net.decoder), TURNS, num_texts=num_texts, length=LENGTH)
     prompts = [(i % 500, i * 7 % 500) for i in range(num_texts)]
     ids = writer.write(prompts, [0.0, 0.8] * (num_texts // 2), 1)
     held_out = torch.arange(num_texts) % 31 == 0
-    return Data(ids[~held_out], ids[held_out])
+    return Data(ids[~held_out], ids[held_out], TURNS)
 
 
 def trainer_of(target: str, out: Path, **changes: Any) -> Trainer:
@@ -53,7 +54,7 @@ def trainer_of(target: str, out: Path, **changes: Any) -> Trainer:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     training.SAVE_EVERY_S = 0.0
-    trainer = trainer_of(sys.argv[1], Path(sys.argv[2]), steps=int(sys.argv[3]))
+    trainer = trainer_of(sys.argv[1], Path(sys.argv[2]), steps=int(sys.argv[3]), optimizer=sys.argv[4])
 
     def on_step(done: float) -> None:
         print(trainer.progress.step, flush=True)

@@ -44,7 +44,7 @@ class Expected:
 
 
 def expected_greedy() -> list[Expected]:
-    """What DeepSpec's own loop made of this head and the float32 target."""
+    """What the tests' own loop (reference_loop.py) made of this head and the float32 target."""
     entries = json.loads((demo_head_path() / "expected_greedy.json").read_text(encoding="utf-8"))
     return [Expected(tuple(e["prompt_ids"]), tuple(e["greedy_ids"]), tuple(e["rounds"])) for e in entries]
 

@@ -196,7 +196,9 @@ def test_every_golden_head_opens_and_fits_every_golden_target(shared: Path) -> N
 def test_the_embedded_head_opens_without_embeddings_of_its_own() -> None:
     head = open_head(Path(__file__).parent.parent / "deploy/heads/smollm2-135m-dspark")
     assert {"embed_tokens.weight", "lm_head.weight"}.isdisjoint(head.tensors.infos())
-    assert target_ids_of_draft(head) is None
+    ids = target_ids_of_draft(head)
+    assert ids is not None
+    assert len(ids) == head.config.draft_vocab_size == 16384
 
 
 def test_draft_ids_of_a_reduced_vocabulary_are_the_kept_target_ids(shared: Path) -> None:

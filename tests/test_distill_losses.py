@@ -46,6 +46,26 @@ def test_kept_is_the_most_that_any_rule_could_keep(temperature: float) -> None:
     assert float(found.kept) == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("num_kept", [90, 300])
+def test_the_compiled_loss_is_the_plain_one(device: str, num_kept: int) -> None:
+    """Traced as one graph; on a GPU compiled as in training. Values and gradients."""
+    random = torch.Generator().manual_seed(4)
+    kept = torch.randperm(300, generator=random)[:num_kept].sort().values.to(device)
+    draft = torch.randn(3, 4, 7, num_kept, generator=random).to(device).requires_grad_()
+    confidence = torch.randn(3, 4, 7, generator=random).to(device).requires_grad_()
+    target = torch.randn(3, 4, 7, 300, generator=random).to(device)
+    labels = torch.randint(0, 300, (3, 4, 7), generator=random).to(device)
+    target_ids = None if num_kept == 300 else kept
+    compiled = torch.compile(losses, dynamic=False, backend="aot_eager" if device == "cpu" else "inductor")
+    found = []
+    for loss in (losses, compiled):
+        one = loss(Blocks(draft, confidence), labels, target, target_ids, Weights())
+        found.append([one.total.detach(), one.kept, *torch.autograd.grad(one.total, (draft, confidence))])
+    for plain, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-6)
+
+
 def test_a_reduced_vocabulary_is_one_that_gives_the_rest_no_chance() -> None:
     random = torch.Generator().manual_seed(2)
     kept = torch.tensor([1, 4, 5, 9])

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small_engine import answer as decode
 from small_engine import ask, engine_of, golden_target, tiny_target
 
 from twinspark.actors.errors import CheckpointError
+from twinspark.deploy.distill.anchors import random_anchors
 from twinspark.deploy.distill.batch_net import BatchNet
 from twinspark.deploy.distill.corpus import HELD_OUT_EVERY, About, Corpus
+from twinspark.deploy.distill.run import _prompt
+from twinspark.deploy.distill.settings import TextSettings
 from twinspark.deploy.distill.turns import Turns, turns_of
 from twinspark.deploy.distill.writer import Writer
 from twinspark.deploy.tokenizer import open_tokenizer
@@ -74,6 +79,51 @@ def test_turns_change_hands_where_one_ends() -> None:
             at, role = end + 1 + len(forced[role]), 1 - role
             num_turns += 1
     assert num_turns > 200
+
+
+def test_which_tokens_are_answers() -> None:
+    turns = Turns((30, 31), (40, 41), (50,), (9,))
+    rows = [
+        #  opening, user      , forced, answer , forced, user, forced, answer is cut
+        ([30, 31, 1, 2, 9, 40, 41, 3, 4, 9, 50, 5, 9, 40, 41, 6], range(7, 10), range(15, 16)),
+        #  a prompt whose words look like half of what is forced; an empty answer
+        ([30, 31, 40, 1, 9, 40, 41, 9, 50, 41, 2, 9, 40, 41, 7, 9], range(7, 8), range(14, 16)),
+        ([30, 31] + [1] * 14, range(0), range(0)),
+    ]
+    found = turns.answers(torch.tensor([ids for ids, *_ in rows]))
+    for (_, *spans), row in zip(rows, found.tolist(), strict=True):
+        assert [i for i, is_answer in enumerate(row) if is_answer] == [i for span in spans for i in span]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(12, 40), st.integers(1, 6), st.integers(1, 5), st.integers(0, 2**31))
+def test_anchors_are_where_answers_are(length: int, count: int, block_size: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    wanted = torch.rand(5, length, generator=random) < 0.3
+    anchors = random_anchors(wanted, count, block_size, random)
+    assert anchors.min() >= 1
+    assert anchors.max() + block_size < length
+    for row, places in zip(wanted, anchors, strict=True):
+        assert len(set(places.tolist())) == len(places) == min(count, length - block_size - 1)
+        assert places.tolist() == sorted(places.tolist())
+        there = int(row[2 : length - block_size + 1].sum())
+        assert int(row[places + 1].sum()) == min(there, len(places))
+
+
+def test_prompts_of_held_out_texts_are_no_others() -> None:
+    prompts = [[i] for i in range(100)]
+    texts = TextSettings(prompts="p", prompts_share=0.25, temperatures=(0.0, 0.5))
+    opened = [tuple(_prompt(i, prompts, texts, 1)) for i in range(31 * 400)]
+    assert opened == [tuple(_prompt(i, prompts, texts, 1)) for i in range(31 * 400)]
+    held_out = {ids for ids in opened[::HELD_OUT_EVERY] if ids}
+    others = {ids for i, ids in enumerate(opened) if ids and i % HELD_OUT_EVERY}
+    assert held_out == {(0,), (31,), (62,), (93,)}
+    assert held_out | others == {(i,) for i in range(100)}
+    assert not held_out & others
+    assert sum(bool(ids) for ids in opened) == len(opened) // 4
+    assert {i % 2 for i, ids in enumerate(opened) if ids} == {0, 1}
+    assert {tuple(_prompt(i, [[5]], texts, 1)) for i in range(62)} == {(), (5,)}
+    assert _prompt(3, [], texts, 1) == ()
 
 
 def test_temperatures_are_the_answers_and_seeds_are_kept() -> None:

@@ -51,12 +51,13 @@ def test_acceptance_rises(trained: tuple[Trainer, dict[str, torch.Tensor]]) -> N
     assert sampled.kept[:, 0].mean() < history[-1]["kept"][0] + 0.1
 
 
-def test_a_killed_run_comes_to_the_same_end(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_killed_run_comes_to_the_same_end(target: str, tmp_path: Path, optimizer: str) -> None:
     """Killed twice, in the middle of whatever it did; state is saved at every step here."""
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
 
     def start(out: Path) -> subprocess.Popen[str]:
-        command = [sys.executable, str(DRIVER), target, str(out), "12"]
+        command = [sys.executable, str(DRIVER), target, str(out), "12", optimizer]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     with start(whole) as run_through:

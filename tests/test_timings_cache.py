@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from twinspark.actors.checkpoint.identity import checkpoint_identity
 from twinspark.actors.checkpoint.opening import open_head, open_target
 from twinspark.actors.specs import ActorSpec, DraftSettings, DraftSpec, TargetSpec
 from twinspark.cluster.calibrate import CalibrationPlan
-from twinspark.cluster.timing_keys import checkpoint_identity, keys_of
+from twinspark.cluster.timing_keys import keys_of
 from twinspark.cluster.timings_cache import (
     MAX_CELLS,
     MAX_ENTRY_BYTES,

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 
-def random_anchors(ids: Tensor, count: int, block_size: int, random: torch.Generator) -> Tensor:
-    """Distinct anchors `[texts, anchors]` for `ids` [texts, positions], ascending, on the host: at most `count` in a
-    text, each with a block of the text behind it.
+def random_anchors(wanted: Tensor, count: int, block_size: int, random: torch.Generator) -> Tensor:
+    """Distinct anchors `[texts, anchors]`, ascending, on the host: at most `count` in a text, each with a block of the
+    text behind it; those whose next token is `wanted` (bool [texts, positions]) as long as there are any.
     """
-    places = ids.shape[1] - block_size - 1
-    ranks = torch.rand(len(ids), places, generator=random)
+    places = wanted.shape[1] - block_size - 1
+    ranks = torch.rand(len(wanted), places, generator=random) + wanted[:, 2 : places + 2].cpu()
     return (ranks.topk(min(count, places), dim=1).indices + 1).sort(dim=1).values
 
 

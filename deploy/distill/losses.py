@@ -46,11 +46,12 @@ def losses(
     target's for them. `target_ids` [draft_vocab] where the vocabulary is reduced: what lies outside is never drafted.
     """
     log_draft = torch.log_softmax(blocks.logits.float(), dim=-1)
-    target = torch.softmax(target_logits.float(), dim=-1)
+    log_total = torch.logsumexp(target_logits.float(), dim=-1, keepdim=True)
     if target_ids is not None:
-        index = torch.full((target.shape[-1],), -1, dtype=torch.int64, device=labels.device)
+        index = torch.full((target_logits.shape[-1],), -1, dtype=torch.int64, device=labels.device)
         index[target_ids] = torch.arange(len(target_ids), device=labels.device)
-        target, labels = target[..., target_ids], index[labels]
+        target_logits, labels = target_logits[..., target_ids], index[labels]
+    target = (target_logits.float() - log_total).exp()
     known = labels >= 0
     entropy = -log_draft.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * known
     # Both sum to 1 over the whole vocabulary; what the draft cannot say is all the target's.

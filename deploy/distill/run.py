@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from twinspark.actors.checkpoint.identity import checkpoint_identity
 from twinspark.actors.checkpoint.opening import open_target
 from twinspark.actors.checkpoint.source import TargetCheckpoint
 from twinspark.actors.nets.linear import DTYPES, Precision
-from twinspark.cluster.timing_keys import checkpoint_identity
-from twinspark.deploy.distill.anchors import random_anchors
 from twinspark.deploy.distill.batch_net import BatchNet
-from twinspark.deploy.distill.calibration import Floats, fit_temperatures, prefix_survival, reliability
-from twinspark.deploy.distill.corpus import About, Corpus
+from twinspark.deploy.distill.corpus import HELD_OUT_EVERY, About, Corpus
 from twinspark.deploy.distill.head_files import head_config_of, most_frequent, write_head
 from twinspark.deploy.distill.head_net import HeadNet
-from twinspark.deploy.distill.judge import Judged, judge
 from twinspark.deploy.distill.plots import plot_reliability, plot_training
+from twinspark.deploy.distill.record import judged_record
 from twinspark.deploy.distill.settings import DistillSettings, TextSettings
 from twinspark.deploy.distill.teacher import Teacher
 from twinspark.deploy.distill.trainer import Data, Trainer
-from twinspark.deploy.distill.turns import turns_of
+from twinspark.deploy.distill.turns import Turns, turns_of
 from twinspark.deploy.distill.writer import Writer
 from twinspark.deploy.embedded import demo_model_path
 from twinspark.deploy.progress import note, share_bar
@@ -36,8 +35,6 @@ from twinspark.deploy.prompts import encode_prompts, prompts_from_file
 from twinspark.deploy.tokenizer import Tokenizer, open_tokenizer
 
 STATE_FOLDER = "run"
-JUDGED_TEXTS = 256
-JUDGED_ANCHORS = 24
 PREVIEWED = 3
 PREVIEW_CHARACTERS = 240
 
@@ -100,14 +97,17 @@ def distill(
     corpus = Corpus.create(corpus_folder, _about(target, tokenizer, texts, settings.seed))
     corpus.check_tokenizer(tokenizer.identity)
     teacher = Teacher(target, precision=precision, length=texts.length, device=device)
-    write_texts(corpus, teacher.net, tokenizer, texts)
-    train, held_out = corpus.texts()
-    target_ids = most_frequent(train, target.config.vocab_size, settings.draft_vocab) if config.reduced_vocab else None
+    turns = turns_of(tokenizer)
+    write_texts(corpus, teacher.net, tokenizer, turns, texts)
+    data = Data(*corpus.texts(), turns)
+    target_ids = (
+        most_frequent(data.train, target.config.vocab_size, settings.draft_vocab) if config.reduced_vocab else None
+    )
     trainer = Trainer(
         teacher,
         config,
         settings,
-        Data(train, held_out),
+        data,
         target_ids,
         out / STATE_FOLDER,
         {"corpus": asdict(corpus.about)},
@@ -116,12 +116,13 @@ def distill(
     with share_bar("training") as on_step:
         weights = trainer.run(_show_look, on_step)
     trainer.net.load_state_dict(weights)
-    greedy, sampled = _judged(trainer.net, teacher, held_out, target_ids)
-    record, told = _record(trainer, greedy, sampled)
+    progress = trainer.progress
+    made = {"format": 1, "about": trainer.about, "steps": progress.step, "seconds": round(progress.seconds, 1)}
+    judged, told = judged_record(trainer.net, teacher, data, target_ids)
+    record = made | judged | {"history": progress.history}
     out.mkdir(parents=True, exist_ok=True)
-    plot_training(trainer.progress.history, out / "training.png")
-    judged = _named(greedy, sampled)
-    plot_reliability({name: (judged[name], survival) for name, survival in told.items()}, out / "reliability.png")
+    plot_training(progress.history, out / "training.png")
+    plot_reliability(told, out / "reliability.png")
     write_head(out, config, weights, target_ids, _saved_dtype(settings), record)
     return record
 
@@ -132,12 +133,11 @@ def mask_token_id(tokenizer: Tokenizer, vocab_size: int) -> int:
     return max(free, default=vocab_size - 1)
 
 
-def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, texts: TextSettings) -> None:
+def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, turns: Turns, texts: TextSettings) -> None:
     """Shards until there are as many texts as wanted."""
     wanted = -(-texts.texts // texts.at_once)
     if corpus.num_shards >= wanted:
         return
-    turns = turns_of(tokenizer)
     prompts = _prompts(tokenizer, texts)
     writer = Writer(net, turns, num_texts=texts.at_once, length=texts.length)
     began_s, written = time.monotonic(), 0
@@ -145,7 +145,7 @@ def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, texts: Text
         for shard in range(corpus.num_shards, wanted):
             numbers = range(shard * texts.at_once, (shard + 1) * texts.at_once)
             ids = writer.write(
-                [prompts[i % len(prompts)] if prompts else () for i in numbers],
+                [_prompt(i, prompts, texts, corpus.about.seed) for i in numbers],
                 [texts.temperatures[i % len(texts.temperatures)] for i in numbers],
                 corpus.about.seed * 2**20 + shard,
             )
@@ -156,6 +156,19 @@ def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, texts: Text
                 _preview(tokenizer, ids)
     took_s = time.monotonic() - began_s
     note(f"wrote {written:,} tokens in {took_s:.1f} s, {written / took_s:,.0f} tokens/s")
+
+
+def _prompt(number: int, prompts: list[list[int]], texts: TextSettings, seed: int) -> Sequence[int]:
+    """What text `number` opens with; nothing where the target asks, too. Every temperature has its share of prompts,
+    and those of held-out texts are no others' (unless there is but one).
+    """
+    turn, share = number // len(texts.temperatures), texts.prompts_share
+    if not prompts or int((turn + 1) * share) == int(turn * share):
+        return ()
+    held_out = [prompts[i] for i in range(0, len(prompts), HELD_OUT_EVERY)]
+    others = [prompts[i] for i in range(len(prompts)) if i % HELD_OUT_EVERY]
+    pool = held_out if number % HELD_OUT_EVERY == 0 else others or held_out
+    return random.Random(seed * 2**32 + number).choice(pool)
 
 
 def _prompts(tokenizer: Tokenizer, texts: TextSettings) -> list[list[int]]:
@@ -173,7 +186,8 @@ def _prompts(tokenizer: Tokenizer, texts: TextSettings) -> list[list[int]]:
 def _about(target: TargetCheckpoint, tokenizer: Tokenizer, texts: TextSettings, seed: int) -> About:
     prompts = ""
     if texts.prompts is not None:
-        prompts = hashlib.sha256(repr(prompts_from_file(Path(texts.prompts))).encode()).hexdigest()
+        told = (texts.prompts_share, prompts_from_file(Path(texts.prompts)))
+        prompts = hashlib.sha256(repr(told).encode()).hexdigest()
     gains = target.tensors.load("model.norm.weight").float().numpy().tobytes()  # fine-tuned targets differ in them
     return About(
         tokenizer=tokenizer.identity,
@@ -185,62 +199,6 @@ def _about(target: TargetCheckpoint, tokenizer: Tokenizer, texts: TextSettings, 
         prompts=prompts,
         seed=seed,
     )
-
-
-def _judged(net: HeadNet, teacher: Teacher, held_out: Tensor, target_ids: Tensor | None) -> tuple[Judged, Judged]:
-    ids = held_out[:JUDGED_TEXTS]
-    anchors = random_anchors(ids, JUDGED_ANCHORS, net.config.block_size, torch.Generator().manual_seed(7))
-    ids_of_draft = None if target_ids is None else target_ids.to(teacher.device)
-    return judge(net, teacher, ids, anchors, ids_of_draft)
-
-
-def _named(greedy: Judged, sampled: Judged) -> dict[str, Judged]:
-    return {"greedy": greedy, "temperature 1": sampled}
-
-
-def _record(trainer: Trainer, greedy: Judged, sampled: Judged) -> tuple[dict[str, Any], dict[str, Floats]]:
-    """What `training.json` says, and the told survival after scaling. Half of the blocks fit the temperatures, the
-    other half tells how honest they are.
-    """
-    record: dict[str, Any] = {
-        "format": 1,
-        "about": trainer.about,
-        "steps": trainer.progress.step,
-        "seconds": round(trainer.progress.seconds, 1),
-        "conditional_acceptance": [round(value, 4) for value in (greedy if len(greedy.kept) else sampled).conditional],
-    }
-    told: dict[str, Floats] = {}
-    for name, found in _named(greedy, sampled).items():
-        key = name.replace(" ", "_")
-        record[key] = {"num_blocks": len(found.kept)}
-        if not len(found.kept):
-            continue  # no held-out text was written greedily
-        record[key] |= {
-            "acceptance_length": round(found.acceptance_length, 4),
-            "conditional_acceptance": [round(value, 4) for value in found.conditional],
-        }
-        temperatures = np.ones(found.told.shape[1])
-        if trainer.config.has_confidence and len(found.told) > 1:
-            fitted, tested = slice(None, None, 2), slice(1, None, 2)
-            temperatures = fit_temperatures(found.told[fitted], found.survived[fitted])
-            record[key] |= {
-                "confidence_temperatures": [round(float(value), 4) for value in temperatures],
-                "before": _honesty(found.told[tested], np.ones_like(temperatures), found.survived[tested]),
-                "after": _honesty(found.told[tested], temperatures, found.survived[tested]),
-            }
-        told[name] = prefix_survival(found.told, temperatures)
-    record["history"] = trainer.progress.history
-    return record, told
-
-
-def _honesty(told: Floats, temperatures: Floats, survived: Floats) -> dict[str, Any]:
-    found = reliability(prefix_survival(told, temperatures), survived)
-    return {
-        "mean_ece": round(float(np.mean([r.expected_error for r in found])), 5),
-        "ece": [round(r.expected_error, 5) for r in found],
-        "brier": [round(r.brier, 5) for r in found],
-        "base_rate_brier": [round(r.base_brier, 5) for r in found],
-    }
 
 
 def _saved_dtype(settings: DistillSettings) -> torch.dtype:

@@ -17,6 +17,7 @@ class TextSettings(BaseModel):
     at_once: int = Field(256, ge=1, le=65536, description="texts written at once; a file each time")
     temperatures: tuple[float, ...] = Field((0.0, 0.3, 0.6, 0.8), description="temperatures of the answers, in turns")
     prompts: str | None = Field(None, description="jsonl of prompts to answer; without it the target asks, too")
+    prompts_share: float = Field(1.0, gt=0, le=1, description="share of the texts that open with a prompt of the file")
 
     @model_validator(mode="after")
     def _temperatures_are_sound(self) -> TextSettings:
@@ -48,8 +49,11 @@ class DistillSettings(BaseModel):
     texts_per_step: int = Field(64, ge=1, description="texts a step is made of")
     texts_at_once: int = Field(0, ge=0, description="of them in memory at once; 0: all")
     anchors: int = Field(48, ge=1, description="blocks trained on in each text")
+    optimizer: Literal["adamw", "muon"] = Field(
+        "adamw", description="muon: for the matrices of the layers; tables, norms and biases stay with AdamW"
+    )
     learning_rate: float = Field(1e-3, gt=0, le=1, description="peak of the cosine schedule")
-    weight_decay: float = Field(0.01, ge=0, le=1, description="of AdamW")
+    weight_decay: float = Field(0.01, ge=0, le=1, description="of matrices")
     average: float = Field(
         0.0, ge=0, lt=1, description="decay of the averaged weights that are saved; 0: the last ones"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from twinspark.actors.errors import CheckpointError
 from twinspark.deploy.distill.tensor_files import save_whole
 
 STATE_NAME = "state.safetensors"
-MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # AdamW's and Muon's
 
 
 @dataclass
@@ -33,15 +33,16 @@ def save_state(
     settings: Mapping[str, Any],
     progress: Progress,
     net: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     average: Mapping[str, Tensor],
 ) -> None:
     """Replaces the state in `folder`. Raises OSError where the disk is full; the old one stays then."""
     tensors: dict[str, Tensor] = {f"net.{name}": value for name, value in net.named_parameters()}
     tensors |= {f"average.{name}": value for name, value in average.items()}
     for name, parameter in net.named_parameters():
-        moments = optimizer.state[parameter]
-        tensors |= {f"{key}.{name}": moments[key] for key in MOMENTS if key in moments}
+        for optimizer in optimizers:
+            moments = optimizer.state.get(parameter, {})
+            tensors |= {f"{key}.{name}": moments[key] for key in MOMENTS if key in moments}
     numbers = {
         "settings": dict(settings),
         "step": progress.step,
@@ -55,7 +56,7 @@ def load_state(
     folder: Path,
     settings: Mapping[str, Any],
     net: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     average: dict[str, Tensor],
 ) -> Progress:
     """Goes on where `save_state` left it; a new run where there is no state. Raises CheckpointError where the state is
@@ -75,12 +76,14 @@ def load_state(
     for name, wanted in settings.items():
         if before.get(name) != wanted:
             raise CheckpointError(f"{path} must be of a run with {name} {wanted}, got {before.get(name)}")
+    owners = {parameter: o for o in optimizers for group in o.param_groups for parameter in group["params"]}
     with torch.no_grad():
         for name, parameter in net.named_parameters():
             parameter.copy_(tensors[f"net.{name}"])
-            if f"exp_avg.{name}" in tensors:
-                moments = {key: tensors[f"{key}.{name}"].to(parameter.device) for key in MOMENTS}
-                optimizer.state[parameter] = {"step": torch.tensor(float(progress.step)), **moments}
+            moments = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
+            if moments:
+                on_device = {key: value.to(parameter.device) for key, value in moments.items()}
+                owners[parameter].state[parameter] = {"step": torch.tensor(float(progress.step)), **on_device}
         for name in average:
             average[name].copy_(tensors[f"average.{name}"])
     return progress

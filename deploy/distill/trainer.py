@@ -18,11 +18,12 @@ from torch import Tensor
 
 from twinspark.actors.checkpoint.configs import HeadConfig
 from twinspark.deploy.distill.anchors import block_places, random_anchors, tokens_at
-from twinspark.deploy.distill.head_net import HeadNet
+from twinspark.deploy.distill.head_net import Blocks, HeadNet
 from twinspark.deploy.distill.losses import Weights, losses
 from twinspark.deploy.distill.settings import DistillSettings
 from twinspark.deploy.distill.states import load_state, save_state
 from twinspark.deploy.distill.teacher import Teacher, draft_lm_head
+from twinspark.deploy.distill.turns import Turns
 
 WARM_UP = 0.02  # of the budget, up to the peak learning rate
 LEAST_RATE = 0.02  # of the peak, at the end
@@ -35,10 +36,11 @@ OnLook = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Data:
-    """int32 `[texts, positions]`, to train on and held out."""
+    """int32 `[texts, positions]`, to train on and held out. What is learnt is the answers between `turns`."""
 
     train: Tensor
     held_out: Tensor
+    turns: Turns
 
 
 class Trainer:
@@ -68,20 +70,16 @@ class Trainer:
             length=length,
             seed=settings.seed,
         ).to(teacher.device)
-        matrices = [p for p in self.net.parameters() if p.ndim > 1]
-        others = [p for p in self.net.parameters() if p.ndim <= 1]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=settings.learning_rate,
-            betas=(0.9, 0.95),
-        )
+        self.optimizers = _optimizers(self.net, settings)
         self.average = (
             {name: value.detach().clone() for name, value in self.net.named_parameters()} if settings.average else {}
         )
         self.weights = Weights()
+        # Its passes over logits are most of a step on a GPU; compiled, there are a third as many.
+        self._learned = torch.compile(losses, dynamic=False) if teacher.device.type == "cuda" else losses
         self.folder = folder
         self.about: dict[str, Any] = json.loads(json.dumps(about | settings.model_dump()))  # as it is read again
-        self.progress = load_state(folder, self.about, self.net, self.optimizer, self.average)
+        self.progress = load_state(folder, self.about, self.net, self.optimizers, self.average)
 
     @property
     def done(self) -> float:
@@ -114,35 +112,36 @@ class Trainer:
         return self.average or {name: value.detach().clone() for name, value in self.net.named_parameters()}
 
     def save(self) -> None:
-        save_state(self.folder, self.about, self.progress, self.net, self.optimizer, self.average)
+        save_state(self.folder, self.about, self.progress, self.net, self.optimizers, self.average)
 
     def _step(self) -> None:
         settings, step = self.settings, self.progress.step
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.learning_rate * self._rate()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * self._rate()
         ids = self.data.train[self._order(step)].to(self.teacher.device, torch.int64)
         anchors = self._anchors(ids, step)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.net.zero_grad(set_to_none=True)
         at_once = settings.texts_at_once or len(ids)
         for part, places in zip(torch.split(ids, at_once), torch.split(anchors, at_once), strict=True):
-            total, _ = self._losses(part, places)
+            total = self._learned(*self._blocks(part, places)).total
             (total * (len(part) / len(ids))).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), GRADIENT_NORM)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         if self.average:
             with torch.no_grad():
                 for name, value in self.net.named_parameters():
                     self.average[name].lerp_(value, 1 - min(settings.average, (1 + step) / (10 + step)))
 
-    def _losses(self, ids: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of these blocks, and the chance `[block]` that a draft token of a slot is kept."""
+    def _blocks(self, ids: Tensor, anchors: Tensor) -> tuple[Blocks, Tensor, Tensor, Tensor | None, Weights]:
+        """Drafts of these blocks and all else that `losses` wants."""
         config = self.config
         taps, target_logits = self.teacher.along(ids, config.tap_ids, anchors, config.block_size)
         labels = tokens_at(ids, block_places(anchors, config.block_size) + 1)
         with self._autocast():
             blocks = self.net(ids, taps, anchors)
-        found = losses(blocks, labels, target_logits, self.target_ids, self.weights)
-        return found.total, found.kept
+        return blocks, labels, target_logits, self.target_ids, self.weights
 
     def _look(self) -> dict[str, Any]:
         """The next row of the history: loss and chance by slot, on held-out texts."""
@@ -152,9 +151,9 @@ class Trainer:
         kept: list[Tensor] = []
         with torch.no_grad():
             for part, places in zip(torch.split(ids, 8), torch.split(anchors, 8), strict=True):
-                total, chances = self._losses(part, places)
-                totals.append(total * len(part))
-                kept.append(chances * len(part))
+                found = losses(*self._blocks(part, places))
+                totals.append(found.total * len(part))
+                kept.append(found.kept * len(part))
         row = {
             "step": self.progress.step,
             "seconds": round(self.progress.seconds, 1),
@@ -177,8 +176,8 @@ class Trainer:
         return order[step % steps * size :][:size]
 
     def _anchors(self, ids: Tensor, step: int) -> Tensor:
-        random = self._random(step, 2)
-        return random_anchors(ids, self.settings.anchors, self.config.block_size, random).to(ids.device)
+        wanted, random = self.data.turns.answers(ids), self._random(step, 2)
+        return random_anchors(wanted, self.settings.anchors, self.config.block_size, random).to(ids.device)
 
     def _random(self, number: int, purpose: int) -> torch.Generator:
         return torch.Generator().manual_seed((self.settings.seed * 3 + purpose) * 2**32 + number + 1)
@@ -187,3 +186,31 @@ class Trainer:
         if self.teacher.device.type == "cuda":
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
+
+
+def _optimizers(net: HeadNet, settings: DistillSettings) -> list[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for what turns a hidden state into another and AdamW for the rest."""
+    by_muon: list[torch.nn.Parameter] = []
+    decayed: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
+    for name, parameter in net.named_parameters():
+        if settings.optimizer == "muon" and parameter.ndim == 2 and name.startswith(("fc.", "layers.")):
+            by_muon.append(parameter)
+        else:
+            (decayed if parameter.ndim > 1 else others).append(parameter)
+    found: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            lr=settings.learning_rate,
+            betas=(0.9, 0.95),
+        )
+    ]
+    if by_muon:
+        muon = torch.optim.Muon(
+            by_muon,
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            adjust_lr_fn="match_rms_adamw",  # one learning rate suits both
+        )
+        found.append(muon)
+    return found

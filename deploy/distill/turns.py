@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from twinspark.deploy.tokenizer import Tokenizer
 
 
@@ -18,6 +21,19 @@ class Turns:
     after_user: tuple[int, ...]
     after_answer: tuple[int, ...]
     end_ids: tuple[int, ...]
+
+    def answers(self, ids: Tensor) -> Tensor:
+        """Where in `ids` [texts, positions] the token is of an answer, its end included. bool."""
+        if not self.after_user:
+            return torch.ones_like(ids, dtype=torch.bool)
+        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        begins, size = torch.zeros_like(ids, dtype=torch.bool), len(self.after_user)
+        pattern = torch.tensor(self.after_user, device=ids.device)
+        begins[:, size:] = (ids.unfold(1, size, 1) == pattern).all(dim=-1)[:, :-1]
+        ended = torch.isin(ids, torch.tensor(self.end_ids, device=ids.device)).roll(1, dims=1)
+        ended[:, 0] = False
+        begun_at, ended_at = (torch.where(at, places, -1).cummax(dim=1).values for at in (begins, ended))
+        return (begun_at >= 0) & (begun_at >= ended_at)
 
 
 def turns_of(tokenizer: Tokenizer) -> Turns:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
+import secrets
 from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
     """Raises OSError where its directory cannot be written; nothing is left behind then."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:16]}-", dir=path.parent)
+    temporary = path.with_name(f".{path.name[:16]}-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with temporary.open("x", encoding="utf-8") as stream:
             stream.write(text)
         os.replace(temporary, path)
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)

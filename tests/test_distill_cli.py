@@ -46,6 +46,9 @@ def test_what_is_there(head: Path) -> None:
         "training.json",
         "training.png",
     }
+    plain = head.parent / "plain"
+    plain.touch()
+    assert {path.stat().st_mode for path in head.iterdir() if path.is_file()} == {plain.stat().st_mode}
     for picture in head.glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
     opened = open_head(str(head))

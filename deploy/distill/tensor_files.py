@@ -15,7 +15,10 @@ def save_whole(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, st
     """Raises OSError where the disk is full; what was there before stays then."""
     temporary = path.with_name(f".{path.name}.part")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # what the umask leaves; safetensors makes files that are their owner's alone
         save_file({name: value.detach().contiguous().cpu() for name, value in tensors.items()}, temporary, metadata)
+        temporary.chmod(mode)
         os.replace(temporary, path)
     except SafetensorError as error:
         raise OSError(f"{path} could not be written ({error})") from error

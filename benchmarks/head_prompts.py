@@ -2,7 +2,7 @@
 
 About 40% maths, 40% Python and 20% open requests, made from templates and word lists: the same lines every time.
 
-    python deploy/heads/prompts.py prompts.jsonl     (without a path: to standard output)
+    python benchmarks/head_prompts.py prompts.jsonl     (without a path: to standard output)
 
 A template is one line (indented lines go on with it): `a=2..9 b=10..90/5 | text`. It draws a from 2 to 9
 and b from 10, 15, ... 90. In the text `<a*b>` is the value of an expression, `<item>` a word of the list `item`, the
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinspark.deploy.heads.prompt_topics import CLASSES, FUNCTIONS, PROGRAMS
+from head_prompt_topics import CLASSES, FUNCTIONS, PROGRAMS
 
 MATHS_COUNT, OPEN_COUNT = 600, 301
 STUBS, REQUESTS, FIXES, EXPLANATIONS, TESTS, OTHER_CODE = 210, 150, 60, 50, 40, 90  # 600 together

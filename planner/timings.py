@@ -46,6 +46,11 @@ class Grid:
             raise ValueError("a grid must have cells, got none")
         return _between({n: _between(row, length + 1) for n, row in self._table.items()}, num_requests)
 
+    def spans(self, num_requests: int, length: int) -> bool:
+        """Whether cells lie on both sides, in both directions."""
+        sizes, lengths = {cell.num_requests for cell in self.cells}, {cell.length for cell in self.cells}
+        return min(sizes) <= num_requests <= max(sizes) and min(lengths) <= length <= max(lengths)
+
     @cached_property
     def _table(self) -> dict[int, dict[int, float]]:
         """Milliseconds by requests, then by rows a request (length + 1): every length for every number of requests.
@@ -95,7 +100,7 @@ class Timings:
 
     def drawn_towards(self, seen: Timings, share: float) -> Timings:
         """The cells and links of `seen` alone: what is believed of them here, drawn by `share` towards what was
-        seen. What is not known here is what was seen.
+        seen. What is not known here, or lies beyond what is, is what was seen.
         """
 
         def between(believed: float | None, ms: float) -> float:
@@ -103,13 +108,13 @@ class Timings:
 
         steps = {}
         for key, grid in seen.steps.items():
-            believed = self.steps.get(key)
-            steps[key] = Grid(
-                tuple(
-                    Cell(n, k, between(None if believed is None else believed.ms(n, k), ms))
-                    for n, k, ms in ((cell.num_requests, cell.length, cell.ms) for cell in grid.cells)
-                )
-            )
+            known = self.steps.get(key)
+            cells = []
+            for cell in grid.cells:
+                n, k = cell.num_requests, cell.length
+                believed = known.ms(n, k) if known is not None and known.spans(n, k) else None
+                cells.append(Cell(n, k, between(believed, cell.ms)))
+            steps[key] = Grid(tuple(cells))
         links = {ends: between(self.link(*ends), ms) for ends, ms in seen.link_ms.items()}
         return Timings(steps, links, seen.overhead_ms)
 

@@ -72,6 +72,13 @@ def test_a_length_that_was_not_timed_is_drawn_from_what_lies_between() -> None:
     assert cell.ms == pytest.approx((50.0 + 90.0) / 2)
 
 
+@pytest.mark.parametrize(("num_requests", "length"), [(16, 4), (16, 0), (2, 7), (1, 0)])
+def test_a_size_beyond_those_that_were_timed_is_what_was_seen(num_requests: int, length: int) -> None:
+    """A guess from smaller passes is no belief: 16 requests once looked as cheap as a line through 1 and 4 made them."""
+    seen = Timings({VERIFY: Grid((Cell(num_requests, length, 300.0),))})
+    assert KNOWN.drawn_towards(seen, NEWEST_COUNTS) == seen
+
+
 def test_what_says_nothing() -> None:
     few = [record(i, 4, 100.0, 30.0) for i in range(LEAST_ROUNDS - 1)]
     assert not observed(reports(*few), site("colocated"), PREDICTOR, 2).steps

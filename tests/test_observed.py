@@ -74,7 +74,7 @@ def test_a_length_that_was_not_timed_is_drawn_from_what_lies_between() -> None:
 
 @pytest.mark.parametrize(("num_requests", "length"), [(16, 4), (16, 0), (2, 7), (1, 0)])
 def test_a_size_beyond_those_that_were_timed_is_what_was_seen(num_requests: int, length: int) -> None:
-    """A guess from smaller passes is no belief: 16 requests once looked as cheap as a line through 1 and 4 made them."""
+    """A guess from smaller passes is no belief: 16 requests once looked as cheap as a line through 1 and 4 had it."""
     seen = Timings({VERIFY: Grid((Cell(num_requests, length, 300.0),))})
     assert KNOWN.drawn_towards(seen, NEWEST_COUNTS) == seen
 

@@ -61,7 +61,10 @@ def head_folder(path: Path, **changes: object) -> Path:
         if file.name != "config.json":
             (path / file.name).symlink_to(file)
     config = json.loads((demo_head_path() / "config.json").read_text(encoding="utf-8"))
-    (path / "config.json").write_text(json.dumps({**config, **changes}), encoding="utf-8")
+    layers = config["transformer_layer_config"]
+    for name, value in changes.items():
+        (layers if name in layers else config)[name] = value
+    (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return path
 
 

@@ -46,7 +46,10 @@ def test_kept_is_the_most_that_any_rule_could_keep(temperature: float) -> None:
     assert float(found.kept) == pytest.approx(float(expected), abs=1e-5)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+ON_GPU = (pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("num_kept", [90, 300])
 def test_the_compiled_loss_is_the_plain_one(device: str, num_kept: int) -> None:
     """Traced as one graph; on a GPU compiled as in training. Values and gradients."""

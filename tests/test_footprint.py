@@ -296,7 +296,13 @@ def test_the_embedded_pair_from_headers_and_from_dimensions(demo_model: Path) ->
     assert model_size(target) == ModelSize.of(**EMBEDDED, stored_in_blocks=True)
     layer = LayerSize.of(hidden_size=576, intermediate_size=1536, num_heads=9, num_kv_heads=3, qk_norm=True)
     by_dimensions = HeadSize.of(
-        layer=layer, num_layers=3, tap_ids=(-1, 0, 1, 2), markov_rank=64, block_size=7, vocab_size=49152
+        layer=layer,
+        num_layers=4,
+        tap_ids=(-1, 0, 1, 2),
+        markov_rank=128,
+        block_size=7,
+        vocab_size=49152,
+        draft_vocab_size=16384,
     )
     assert head_size(head) == by_dimensions == configured_head_size(head.config)
 

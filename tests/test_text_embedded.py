@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from twinspark.actors.checkpoint.opening import open_head
 from twinspark.deploy import embedded
 from twinspark.deploy.embedded import DEMO, Release, cache_dir, demo_head_path, demo_model_path
 from twinspark.deploy.errors import DemoModelError
@@ -193,8 +194,10 @@ def test_two_processes_at_once(wheel: Path) -> None:
 
 def test_the_head_is_packaged() -> None:
     head = demo_head_path()
-    assert json.loads((head / "config.json").read_text())["vocab_size"] == 49152
-    assert list(head.glob("*.safetensors"))
+    assert open_head(head).config.decoder.vocab_size == 49152
+    files = [file.stat().st_size for file in head.iterdir()]
+    assert sum(files) < 48_000_000
+    assert max(files) < 2**24, "what is handed over in parts of 16 MiB"
 
 
 def test_the_real_model_is_the_pinned_one(demo_model: Path) -> None:

@@ -70,14 +70,6 @@ class Corpus:
         except ValidationError as error:
             raise CheckpointError(f"{path} must describe a corpus, got {error.errors()[0]['msg']}") from error
 
-    def check_tokenizer(self, identity: str) -> None:
-        """Raises CheckpointError unless the texts are in the ids of this tokenizer."""
-        if self.about.tokenizer != identity:
-            raise CheckpointError(
-                f"{self.folder} must hold texts of the target's tokenizer ({_short(identity)}), "
-                f"got those of another ({_short(self.about.tokenizer)})"
-            )
-
     @property
     def num_shards(self) -> int:
         """Shards that are there, counted from the first."""

@@ -95,7 +95,6 @@ def distill(
     tokenizer = open_tokenizer(model)
     config = head_config_of(settings, target.config, mask_token_id(tokenizer, target.config.vocab_size))
     corpus = Corpus.create(corpus_folder, _about(target, tokenizer, texts, settings.seed))
-    corpus.check_tokenizer(tokenizer.identity)
     teacher = Teacher(target, precision=precision, length=texts.length, device=device)
     turns = turns_of(tokenizer)
     write_texts(corpus, teacher.net, tokenizer, turns, texts)

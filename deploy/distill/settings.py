@@ -50,9 +50,9 @@ class DistillSettings(BaseModel):
     texts_at_once: int = Field(0, ge=0, description="of them in memory at once; 0: all")
     anchors: int = Field(48, ge=1, description="blocks trained on in each text")
     optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="muon: for the matrices of the layers; tables, norms and biases stay with AdamW"
+        "muon", description="muon: for the matrices of the layers; tables, norms and biases stay with AdamW"
     )
-    learning_rate: float = Field(1e-3, gt=0, le=1, description="peak of the cosine schedule")
+    learning_rate: float = Field(3e-3, gt=0, le=1, description="peak of the cosine schedule")
     weight_decay: float = Field(0.01, ge=0, le=1, description="of matrices")
     average: float = Field(
         0.0, ge=0, lt=1, description="decay of the averaged weights that are saved; 0: the last ones"

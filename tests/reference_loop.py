@@ -56,6 +56,8 @@ class Reference:
             drafts, confidence = self._block(ids)
             own = self._next([*ids, *drafts])[anchor:]
             accepted = next((k for k, draft in enumerate(drafts) if draft != own[k]), len(drafts))
+            stop = next((k for k, token in enumerate(own[:accepted]) if token in stop_ids), accepted)
+            accepted = min(accepted, stop + 1)  # nothing is judged behind the end
             rounds.append(
                 {"anchor_position": anchor, "draft_tokens": drafts, "accepted": accepted, "confidence": confidence}
             )

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ def _connected(take_signals_back: Callable[[], None], address: str, **settings: 
 
     try:
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
+            with _group_of_its_own():
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **settings)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise SpawnError(f"no Ray came up at {address} ({error})") from error
         except SystemExit as error:
@@ -73,6 +75,42 @@ def _connected(take_signals_back: Callable[[], None], address: str, **settings: 
             yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _group_of_its_own() -> Iterator[None]:
+    """What is started inside belongs to another process group. A signal to ours, as `timeout` sends it, would else end
+    Ray before us, and whoever then asks Ray to tidy up waits a minute and is ended by it.
+
+    Ray has no setting for that, so this process joins another group meanwhile. Not where a terminal reads our signals
+    from its keyboard (Ray's processes do not listen to Ctrl-C), nor as the leader of a session, which cannot.
+    """
+    home = os.getpgrp()
+    if os.getsid(0) == os.getpid() or _is_in_the_foreground(home):
+        yield
+        return
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0) as holder:
+        os.setpgid(0, holder.pid)
+        try:
+            yield
+        finally:
+            try:
+                os.setpgid(0, home)
+            except PermissionError:  # nobody else was in it
+                os.setpgid(0, 0)
+
+
+def _is_in_the_foreground(group: int) -> bool:
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == group
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 @contextmanager

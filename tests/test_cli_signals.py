@@ -22,7 +22,7 @@ POLL_S = 0.05
 
 
 class Running:
-    """A `twinspark` in a session of its own, as a shell gives its job a process group."""
+    """A `twinspark` in a process group of its own, as a shell gives one to its jobs."""
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -30,7 +30,7 @@ class Running:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            process_group=0,
             env=clean_environment(),
         )
         self._out, self._err = bytearray(), bytearray()
@@ -113,6 +113,8 @@ STAGES: dict[str, Callable[[Running], object]] = {
         ("the target is loading", "colocated", signal.SIGINT, True, 3),
         ("text is coming", "cpu", signal.SIGINT, True, 2),
         ("text is coming", "off", signal.SIGTERM, False, 1),
+        ("the target is loading", "off", signal.SIGTERM, True, 1),
+        ("text is coming", "cpu", signal.SIGHUP, True, 1),
     ],
 )
 def test_a_signal_ends_everything(

@@ -159,10 +159,9 @@ _LISTS: dict[Any, type] = {tuple[int, ...]: int, tuple[float, ...]: float}
 
 def _range_of(field: Any) -> str:
     """The numeric limits of a field, for its help."""
-    limits = {name: getattr(part, name) for part in field.metadata for name in ("ge", "le") if hasattr(part, name)}
-    if not limits:
-        return ""
-    return f" (from {limits.get('ge')})" if "le" not in limits else f" (from {limits.get('ge')} to {limits['le']})"
+    words = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+    limits = [f"{words[n]} {getattr(part, n)}" for n in words for part in field.metadata if hasattr(part, n)]
+    return f" ({' '.join(limits)})" if limits else ""
 
 
 def _option(name: str, field: Any) -> Callable[..., Any]:

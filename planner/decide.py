@@ -73,7 +73,7 @@ def decide(nodes: Sequence[Node], demand: Demand, footprints: Footprints, timing
         c.placement == "off" and c.target == static.target for _, c in scored
     )
     chosen = _fastest(scored) if measured else static
-    reason = _measured_reason(chosen, scored, demand) if measured else _static_reason(chosen, footprints)
+    reason = _measured_reason(chosen, scored, demand) if measured else _static_reason(chosen, footprints, demand)
     return Decision("auto", chosen, reason, measured, tuple(found), _fallbacks(chosen, possible, demand))
 
 
@@ -165,9 +165,11 @@ def _measured_reason(chosen: Candidate, scored: Sequence[tuple[float, Candidate]
     return f"predicted {what}: {mine:.4g} {_unit(demand)} ({against})"
 
 
-def _static_reason(chosen: Candidate, footprints: Footprints) -> str:
+def _static_reason(chosen: Candidate, footprints: Footprints, demand: Demand) -> str:
     if not footprints.has_head:
         return "no draft head was given"
+    if demand.objective == "cost" and chosen.predicted_tok_per_s is not None and chosen.price_per_hour is None:
+        return f"a device has no price, so nothing is weighed by money; by the static rule, {chosen.why}"
     return f"not measured; by the static rule, {chosen.why}"
 
 

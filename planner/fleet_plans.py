@@ -18,6 +18,9 @@ ROUNDING = 1e-9
 Value = Callable[[Layout], float]
 
 
+MOST_ASKED = 1e12  # far more than there is, and still counted exactly
+
+
 @dataclass(frozen=True)
 class Wanted:
     """One of the two: tokens per second, or requests at once."""
@@ -28,8 +31,10 @@ class Wanted:
     def __post_init__(self) -> None:
         if (self.tok_per_s is None) == (self.concurrency is None):
             raise ValueError(f"a fleet must be asked for tokens/s or for requests at once, got {self}")
-        if not 0 < self.amount < math.inf:
-            raise ValueError(f"what is asked of a fleet must be above 0, got {self.amount}")
+        if not 0 < self.amount <= MOST_ASKED:
+            raise ValueError(
+                f"what is asked of a fleet must be above 0 and at most {MOST_ASKED:g}, got {self.amount:g}"
+            )
 
     @property
     def amount(self) -> float:

@@ -275,9 +275,9 @@ def test_a_file_that_is_too_large_or_not_there(tmp_path: Path) -> None:
         (["--address", "127.0.0.1:1"], "--address is of a cluster that is there"),
         (["--static"], "--static is of a cluster that is there"),
         (["--tok-per-s", "1", "--concurrency", "1"], "give --tok-per-s or --concurrency, not both"),
-        (["--tok-per-s", "0"], "must be above 0, got 0.0"),
-        (["--concurrency", "-3"], "must be above 0, got -3"),
-        (["--tok-per-s", "nan"], "must be above 0, got nan"),
+        (["--tok-per-s", "0"], "above 0 and at most 1e+12, got 0"),
+        (["--concurrency", "-3"], "above 0 and at most 1e+12, got -3"),
+        (["--tok-per-s", "nan"], "above 0 and at most 1e+12, got nan"),
         (["--tok-per-s", "5"], "needs measured speeds"),
         (["--objective", "cost"], "needs prices"),
         (["--max-seqs", "0"], "--max-seqs"),
@@ -293,3 +293,14 @@ def test_a_mistake_is_one_line_and_code_2(
     assert (left.value.code, out) == (2, "")
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_a_gpu_without_a_price_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Speeds are known; it is the money that is not."""
+    prices = tmp_path / "prices.toml"
+    prices.write_text("core_hour = 1\n")
+    example = Path(__file__).parent.parent / "docs/what-if/gpu-and-cpu-node.toml"
+    main(["plan", "--what-if", str(example), "--objective", "cost", "--prices", str(prices)])
+    told = capfd.readouterr().out
+    assert "a device has no price, so nothing is weighed by money" in told
+    assert "reason: not measured" not in told

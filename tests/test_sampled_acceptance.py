@@ -196,9 +196,10 @@ def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(BENCHMARK), *arguments], capture_output=True, text=True, timeout=600)
 
 
-def test_the_embedded_pair_lies_between_its_bounds_and_near_the_table(shared: Path, demo_model: Path) -> None:
+def test_the_pair_of_the_table_lies_between_its_bounds_and_near_it(shared: Path, demo_model: Path) -> None:
+    head = ("--head", str(shared / "heads/smollm2-135m-dspark"))
     prompts = [f"--prompts={shared / 'eval' / name}:3" for name in PROMPT_FILES]
-    done = run_benchmark(*prompts, "--model", str(demo_model), "--tokens", "45", "--noises", "6", "--json")
+    done = run_benchmark(*prompts, *head, "--model", str(demo_model), "--tokens", "45", "--noises", "6", "--json")
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
     assert [(row["temperature"], row["k"]) for row in rows] == list(TABLE)

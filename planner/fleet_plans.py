@@ -15,10 +15,8 @@ from twinspark.planner.fleet_nodes import Bench, Fill, Group, Slot, drafts_held,
 from twinspark.planner.placement import Objective
 
 ROUNDING = 1e-9
-Value = Callable[[Layout], float]
-
-
 MOST_ASKED = 1e12  # far more than there is, and still counted exactly
+Value = Callable[[Layout], float]
 
 
 @dataclass(frozen=True)

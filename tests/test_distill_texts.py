@@ -18,7 +18,7 @@ from twinspark.actors.errors import CheckpointError
 from twinspark.deploy.distill.anchors import random_anchors
 from twinspark.deploy.distill.batch_net import BatchNet
 from twinspark.deploy.distill.corpus import HELD_OUT_EVERY, About, Corpus
-from twinspark.deploy.distill.run import _prompt
+from twinspark.deploy.distill.run import _pools, _prompt
 from twinspark.deploy.distill.settings import TextSettings
 from twinspark.deploy.distill.turns import Turns, turns_of
 from twinspark.deploy.distill.writer import Writer
@@ -113,8 +113,8 @@ def test_anchors_are_where_answers_are(length: int, count: int, block_size: int,
 def test_prompts_of_held_out_texts_are_no_others() -> None:
     prompts = [[i] for i in range(100)]
     texts = TextSettings(prompts="p", prompts_share=0.25, temperatures=(0.0, 0.5))
-    opened = [tuple(_prompt(i, prompts, texts, 1)) for i in range(31 * 400)]
-    assert opened == [tuple(_prompt(i, prompts, texts, 1)) for i in range(31 * 400)]
+    opened = [tuple(_prompt(i, _pools(prompts), texts, 1)) for i in range(31 * 400)]
+    assert opened == [tuple(_prompt(i, _pools(prompts), texts, 1)) for i in range(31 * 400)]
     held_out = {ids for ids in opened[::HELD_OUT_EVERY] if ids}
     others = {ids for i, ids in enumerate(opened) if ids and i % HELD_OUT_EVERY}
     assert held_out == {(0,), (31,), (62,), (93,)}
@@ -122,8 +122,8 @@ def test_prompts_of_held_out_texts_are_no_others() -> None:
     assert not held_out & others
     assert sum(bool(ids) for ids in opened) == len(opened) // 4
     assert {i % 2 for i, ids in enumerate(opened) if ids} == {0, 1}
-    assert {tuple(_prompt(i, [[5]], texts, 1)) for i in range(62)} == {(), (5,)}
-    assert _prompt(3, [], texts, 1) == ()
+    assert {tuple(_prompt(i, _pools([[5]]), texts, 1)) for i in range(62)} == {(), (5,)}
+    assert _prompt(3, _pools([]), texts, 1) == ()
 
 
 def test_temperatures_are_the_answers_and_seeds_are_kept() -> None:

@@ -137,14 +137,14 @@ def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, turns: Turn
     wanted = -(-texts.texts // texts.at_once)
     if corpus.num_shards >= wanted:
         return
-    prompts = _prompts(tokenizer, texts)
+    pools = _pools(_prompts(tokenizer, texts))
     writer = Writer(net, turns, num_texts=texts.at_once, length=texts.length)
     began_s, written = time.monotonic(), 0
     with share_bar("writing texts") as on_share:
         for shard in range(corpus.num_shards, wanted):
             numbers = range(shard * texts.at_once, (shard + 1) * texts.at_once)
             ids = writer.write(
-                [_prompt(i, prompts, texts, corpus.about.seed) for i in numbers],
+                [_prompt(i, pools, texts, corpus.about.seed) for i in numbers],
                 [texts.temperatures[i % len(texts.temperatures)] for i in numbers],
                 corpus.about.seed * 2**20 + shard,
             )
@@ -157,16 +157,21 @@ def write_texts(corpus: Corpus, net: BatchNet, tokenizer: Tokenizer, turns: Turn
     note(f"wrote {written:,} tokens in {took_s:.1f} s, {written / took_s:,.0f} tokens/s")
 
 
-def _prompt(number: int, prompts: list[list[int]], texts: TextSettings, seed: int) -> Sequence[int]:
-    """What text `number` opens with; nothing where the target asks, too. Every temperature has its share of prompts,
-    and those of held-out texts are no others' (unless there is but one).
-    """
+def _pools(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Prompts of held-out texts and those of the others: no prompt is in both, unless there is but one."""
+    held_out = prompts[::HELD_OUT_EVERY]
+    return held_out, [prompts[i] for i in range(len(prompts)) if i % HELD_OUT_EVERY] or held_out
+
+
+def _prompt(
+    number: int, pools: tuple[list[list[int]], list[list[int]]], texts: TextSettings, seed: int
+) -> Sequence[int]:
+    """What text `number` opens with; nothing where the target asks, too. Every temperature has its share of prompts."""
     turn, share = number // len(texts.temperatures), texts.prompts_share
-    if not prompts or int((turn + 1) * share) == int(turn * share):
+    held_out, others = pools
+    if not held_out or int((turn + 1) * share) == int(turn * share):
         return ()
-    held_out = [prompts[i] for i in range(0, len(prompts), HELD_OUT_EVERY)]
-    others = [prompts[i] for i in range(len(prompts)) if i % HELD_OUT_EVERY]
-    pool = held_out if number % HELD_OUT_EVERY == 0 else others or held_out
+    pool = held_out if number % HELD_OUT_EVERY == 0 else others
     return random.Random(seed * 2**32 + number).choice(pool)
 
 

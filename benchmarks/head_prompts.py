@@ -1,6 +1,6 @@
 """Write the prompts for a head's training text, as jsonl for `twinspark distill --prompts`.
 
-About 40% maths, 40% Python and 20% open requests, made from templates and word lists: the same lines every time.
+Maths (about 40%), Python and open requests (30% each), made from templates and word lists: the same lines every time.
 
     python benchmarks/head_prompts.py prompts.jsonl     (without a path: to standard output)
 
@@ -24,8 +24,8 @@ from pathlib import Path
 
 from head_prompt_topics import CLASSES, FUNCTIONS, PROGRAMS
 
-MATHS_COUNT, OPEN_COUNT = 600, 301
-STUBS, REQUESTS, FIXES, EXPLANATIONS, TESTS, OTHER_CODE = 210, 150, 60, 50, 40, 90  # 600 together
+MATHS_COUNT, OPEN_COUNT = 6000, 4000
+STUBS, REQUESTS, FIXES, EXPLANATIONS, TESTS, OTHER_CODE = 900, 900, 60, 300, 250, 1000
 
 WORD_LISTS = """
 name: Amara; Bruno; Chloe; Diego; Elif; Farah; Goran; Hana; Ivan; Jasmine; Kofi; Lena; Mateo; Nadia; Omar; Priya;
@@ -403,7 +403,11 @@ def code_prompts(rng: random.Random) -> list[str]:
 
     def about(asks: list[str]) -> Callable[[int], str]:
         chosen = rng.sample(known, len(known))
-        return lambda number: rng.choice(asks).format(call=chosen[number].calls[0]) + "\n\n" + chosen[number].code()
+        return lambda number: (
+            rng.choice(asks).format(call=chosen[number % len(chosen)].calls[0])
+            + "\n\n"
+            + chosen[number % len(chosen)].code()
+        )
 
     def fixes() -> Iterator[str]:
         for function in rng.sample(known, len(known)):

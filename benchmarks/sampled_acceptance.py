@@ -78,8 +78,8 @@ def measure(given: argparse.Namespace) -> dict[float, list[Acceptance]]:
         texts = sample_texts(engine, prompts, own, num_tokens=given.tokens, stop_ids=tokenizer.eos_ids)
         note(f"temperature {temperature:g}: {len(texts)} texts sampled in {time.perf_counter() - began:.0f} s")
         tallies = [Tally() for _ in range(given.positions)]
-        for text, prompt, sampling, of_text in zip(texts, prompts, own, seeds, strict=True):
-            forced = forced_logits(target, proposer, text, prompt_length=len(prompt), num_slots=given.positions)
+        logits = forced_logits(target, proposer, texts, [len(prompt) for prompt in prompts], num_slots=given.positions)
+        for forced, sampling, of_text in zip(logits, own, seeds, strict=True):
             if forced is not None:
                 tally_text(tallies, forced, sampling, of_text[1:], engine.noise, proposer.noise)
         note(f"temperature {temperature:g}: measured after {time.perf_counter() - began:.0f} s")

@@ -135,14 +135,15 @@ def demo(as_json: bool, **values: Any) -> None:
 @cli.command("eval")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--limit", type=click.IntRange(1), help="only so many prompts of each file")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="one JSON document on stdout")
 @common_options
-def evaluate(files: tuple[Path, ...], limit: int | None, as_json: bool, **values: Any) -> None:
+def evaluate(files: tuple[Path, ...], limit: int | None, device: str, as_json: bool, **values: Any) -> None:
     """How the head's drafts are accepted over jsonl files of prompts, greedy and at temperature 1."""
     options = options_from(values)
     from twinspark.deploy.evaluate import evaluate as run
 
-    asyncio.run(run(options, files, limit=limit or 0, as_json=as_json))
+    asyncio.run(run(options, files, device=device, limit=limit or 0, as_json=as_json))
 
 
 def _distill_options(command: Callable[..., Any]) -> Callable[..., Any]:

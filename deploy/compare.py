@@ -12,9 +12,9 @@ from statistics import median
 from typing import Any
 
 from twinspark.actors.specs import ActorReport
-from twinspark.actors.target.request import Report
+from twinspark.actors.target.request import Report, requests_for
 from twinspark.cluster.pair import Pair
-from twinspark.deploy.completion import complete, requests_for
+from twinspark.deploy.completion import complete
 from twinspark.deploy.identity import Difference, audit
 from twinspark.deploy.opening import Opened
 from twinspark.deploy.options import Options

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorReport
 from twinspark.actors.target.request import Commit, Report, Request
 from twinspark.cluster.pair import GATHER_S, Pair
@@ -26,21 +25,6 @@ class Completion:
     prompt_token_count: int
     seed: int
     report: Report
-
-
-def requests_for(
-    prompts: Sequence[Sequence[int]],
-    samplings: Sequence[Sampling],
-    *,
-    max_new_tokens: int,
-    stop_token_ids: tuple[int, ...],
-    first_number: int = 0,
-) -> list[Request]:
-    """One request a prompt, numbered from `first_number`."""
-    return [
-        Request(first_number + i, tuple(ids), sampling, max_new_tokens, stop_token_ids)
-        for i, (ids, sampling) in enumerate(zip(prompts, samplings, strict=True))
-    ]
 
 
 async def complete(

@@ -10,10 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinspark.actors.target.request import requests_for
 from twinspark.cluster.pair import Pair
 from twinspark.cluster.survey import survey_cluster, survey_here
 from twinspark.deploy.compare import Lane, compare, row_of
-from twinspark.deploy.completion import complete, metrics_of, requests_for
+from twinspark.deploy.completion import complete, metrics_of
 from twinspark.deploy.opening import Opened, open_pair
 from twinspark.deploy.options import Options
 from twinspark.deploy.plan_pair import plan_pair

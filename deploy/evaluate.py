@@ -21,13 +21,13 @@ from twinspark.actors.draft.proposer import Proposer
 from twinspark.actors.loading import Progress, load_colocated
 from twinspark.actors.sampling.noise import derived_seed
 from twinspark.actors.sampling.settings import Sampling
-from twinspark.actors.specs import ActorSpec, DraftSettings, TargetSpec
+from twinspark.actors.specs import ActorSpec, Device, DraftSettings, TargetSpec
 from twinspark.actors.target.counts import RoundCounts
 from twinspark.actors.target.host import TargetHost
-from twinspark.actors.target.request import Report, Request
-from twinspark.cluster.survey import survey_here
+from twinspark.actors.target.request import Report, Request, requests_for
+from twinspark.cluster.probe import probe_node
 from twinspark.deploy.acceptance import Acceptance, Tally, tally_text
-from twinspark.deploy.completion import requests_for
+from twinspark.deploy.devices import device_of
 from twinspark.deploy.forced_text import forced_logits
 from twinspark.deploy.opening import Opened, open_pair
 from twinspark.deploy.options import Options
@@ -67,15 +67,16 @@ class Evaluated:
         return found
 
 
-async def evaluate(options: Options, files: Sequence[Path], *, limit: int, as_json: bool) -> None:
+async def evaluate(options: Options, files: Sequence[Path], *, device: str, limit: int, as_json: bool) -> None:
     """Evaluates and prints. Raises ValueError (one line) for what cannot be."""
+    place: Device = "cuda" if device_of(device).type == "cuda" else "cpu"
     opened = open_pair(options.model_copy(update={"dspark_place": "colocated"}), note)
     tokenizer = open_tokenizer(opened.target.path)
     sets = {}
     for file in files:
         prompts = encode_prompts(tokenizer, prompts_from_file(file), False)
         sets[file.stem] = prompts[:limit] if limit else prompts
-    found = await _evaluated(options, opened, sets, tokenizer.eos_ids)
+    found = await _evaluated(options, opened, place, sets, tokenizer.eos_ids)
     if as_json:
         print(json.dumps([one.row() for one in found]))
     else:
@@ -83,15 +84,19 @@ async def evaluate(options: Options, files: Sequence[Path], *, limit: int, as_js
 
 
 async def _evaluated(
-    options: Options, opened: Opened, sets: dict[str, list[list[int]]], stop_ids: tuple[int, ...]
+    options: Options,
+    opened: Opened,
+    place: Device,
+    sets: dict[str, list[list[int]]],
+    stop_ids: tuple[int, ...],
 ) -> list[Evaluated]:
     if opened.head is None:
         raise ValueError("eval needs a draft head, got --dspark-model none")
-    [here] = survey_here()
     length = options.dspark_verify_len or opened.head.config.num_draft_tokens
     longest = max(len(ids) for prompts in sets.values() for ids in prompts) + options.max_new_tokens
     dtype = "float32" if options.dtype == "auto" else options.dtype
-    actor = ActorSpec(opened.target.path, "cpu", longest, options.max_seqs, options.threads or here.num_cpus)
+    threads = options.threads or probe_node().node("here").num_cpus
+    actor = ActorSpec(opened.target.path, place, longest, options.max_seqs, threads)
     draft_dtype = dtype if options.dspark_dtype == "auto" else options.dspark_dtype
     settings = DraftSettings(opened.head.path, draft_dtype, length, options.dspark_min_confidence)
     host = TargetHost(TargetSpec(actor, dtype, options.numerics))
@@ -138,9 +143,10 @@ def _tally(
 ) -> None:
     """Both sides' logits along every answer, into one tally a draft slot."""
     engine = host.engine
-    for request, report in zip(requests, reports, strict=True):
-        ids = [*request.prompt, *report.token_ids]
-        forced = forced_logits(engine.target, proposer, ids, prompt_length=len(request.prompt), num_slots=len(tallies))
+    texts = [[*request.prompt, *report.token_ids] for request, report in zip(requests, reports, strict=True)]
+    starts = [len(request.prompt) for request in requests]
+    logits = forced_logits(engine.target, proposer, texts, starts, num_slots=len(tallies))
+    for request, forced in zip(requests, logits, strict=True):
         if forced is not None:
             fresh = [derived_seed(request.sampling.seed, 1 + j) for j in range(NOISES)]
             tally_text(tallies, forced, request.sampling, fresh, engine.noise, proposer.noise)

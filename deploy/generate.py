@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from twinspark.actors.target.request import requests_for
 from twinspark.cluster.pair import Pair
-from twinspark.deploy.completion import Completion, complete, document, requests_for, trace_lines
+from twinspark.deploy.completion import Completion, complete, document, trace_lines
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options
 from twinspark.deploy.plan_pair import recipe_of

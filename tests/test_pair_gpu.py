@@ -12,11 +12,11 @@ import torch
 
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorReport
-from twinspark.actors.target.request import Request
+from twinspark.actors.target.request import Request, requests_for
 from twinspark.cluster.pair import Pair
 from twinspark.cluster.ray_session import ray_session
 from twinspark.cluster.survey import survey_here
-from twinspark.deploy.completion import complete, requests_for
+from twinspark.deploy.completion import complete
 from twinspark.deploy.identity import audit, first_difference
 from twinspark.deploy.opening import open_pair
 from twinspark.deploy.options import Options

@@ -155,7 +155,7 @@ def test_forced_logits_are_what_the_draft_actor_draws_from(shared: Path, variant
         own = Sampling.of(temperature=0.8, seed=number)
         [text] = sample_texts(engine, [prompt], [own], num_tokens=num_tokens, stop_ids=())
         assert len(text) == len(prompt) + num_tokens
-        forced = forced_logits(target, proposer, text, prompt_length=len(prompt), num_slots=num_slots)
+        [forced] = forced_logits(target, proposer, [text], [len(prompt)], num_slots=num_slots)
         assert forced is not None
         assert (forced.num_anchors, forced.num_slots) == (num_tokens - num_slots, num_slots)
         rows = len(forced.target_logits)
@@ -184,12 +184,12 @@ def test_text_too_short_for_an_anchor_and_slots_beyond_the_block(shared: Path) -
     settings_ = DraftSettings(str(shared / "golden/deepspec/shallow_b4/draft"), "float32", 4)
     target = load_target(TargetSpec(actor, "float32", "fast"), Progress())
     proposer = load_colocated(actor, target, settings_, Progress())
-    assert forced_logits(target, proposer, range(20, 27), prompt_length=4, num_slots=3) is None
-    one = forced_logits(target, proposer, range(20, 28), prompt_length=4, num_slots=3)
+    none, one = forced_logits(target, proposer, [range(20, 27), range(20, 28)], [4, 4], num_slots=3)
+    assert none is None
     assert one is not None
     assert (one.num_anchors, one.first_position, one.token_ids) == (1, 5, (25, 26, 27))
     with pytest.raises(ValueError, match="slots must be from 1 to 4"):
-        forced_logits(target, proposer, range(20, 28), prompt_length=4, num_slots=5)
+        next(forced_logits(target, proposer, [range(20, 28)], [4], num_slots=5))
 
 
 def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -229,3 +229,23 @@ def test_bad_usage_is_code_2(demo_model: Path, arguments: list[str], complaint: 
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_texts_measured_together_have_the_logits_they_have_alone(shared: Path) -> None:
+    """More texts than the head has slots, of unequal lengths, one without an anchor."""
+    actor = ActorSpec(str(shared / "golden/deepspec/targets/untied"), "cpu", 64, 2, 1)
+    settings_ = DraftSettings(str(shared / "golden/deepspec/shallow_b4/draft"), "float32", 4)
+    target = load_target(TargetSpec(actor, "float32", "fast"), Progress())
+    proposer = load_colocated(actor, target, settings_, Progress())
+    texts = [range(20, 30), range(40, 60), range(30, 35), range(21, 33), range(50, 80)]
+    starts = [4, 6, 3, 8, 2]
+    together = list(forced_logits(target, proposer, texts, starts, num_slots=3))
+    assert [found is None for found in together] == [False, False, True, False, False]
+    for text, start, found in zip(texts, starts, together, strict=True):
+        [alone] = forced_logits(target, proposer, [text], [start], num_slots=3)
+        if found is None or alone is None:
+            assert found is alone is None
+            continue
+        assert (found.first_position, found.token_ids) == (alone.first_position, alone.token_ids)
+        torch.testing.assert_close(found.target_logits, alone.target_logits)
+        torch.testing.assert_close(found.draft_logits, alone.draft_logits)

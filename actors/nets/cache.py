@@ -23,7 +23,7 @@ class SlotCache:
         device: torch.device,
     ) -> None:
         shape = (num_slots, num_kv_heads, capacity, head_dim)
-        self.capacity = capacity
+        self.num_slots, self.capacity = num_slots, capacity
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
 

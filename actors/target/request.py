@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +21,21 @@ class Request:
     sampling: Sampling
     max_new_tokens: int
     stop_token_ids: tuple[int, ...] = ()
+
+
+def requests_for(
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[Sampling],
+    *,
+    max_new_tokens: int,
+    stop_token_ids: tuple[int, ...],
+    first_number: int = 0,
+) -> list[Request]:
+    """One request a prompt, numbered from `first_number`."""
+    return [
+        Request(first_number + i, tuple(ids), sampling, max_new_tokens, stop_token_ids)
+        for i, (ids, sampling) in enumerate(zip(prompts, samplings, strict=True))
+    ]
 
 
 @dataclass(frozen=True)

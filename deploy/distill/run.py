@@ -18,6 +18,7 @@ from twinspark.actors.checkpoint.identity import checkpoint_identity
 from twinspark.actors.checkpoint.opening import open_target
 from twinspark.actors.checkpoint.source import TargetCheckpoint
 from twinspark.actors.nets.linear import DTYPES, Precision
+from twinspark.deploy.devices import device_of
 from twinspark.deploy.distill.batch_net import BatchNet
 from twinspark.deploy.distill.corpus import HELD_OUT_EVERY, About, Corpus
 from twinspark.deploy.distill.head_files import head_config_of, most_frequent, write_head
@@ -64,18 +65,6 @@ def distill_command(
     note(f"the head is in {out} (training.png, reliability.png and training.json tell of it)")
     if as_json:
         print(json.dumps(record))
-
-
-def device_of(name: str) -> torch.device:
-    """Raises ValueError for a device that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device must be one that is there, got {name} ({str(error).splitlines()[0]})") from None
-    return device
 
 
 def distill(

@@ -57,7 +57,12 @@ def test_what_is_there(head: Path) -> None:
     record = json.loads((head / "training.json").read_text())
     sampled = record["temperature_1"]
     assert sampled["num_blocks"] > 1
-    assert len(sampled["confidence_temperatures"]) == len(sampled["after"]["ece"]) == 4
+    assert (
+        len(sampled["confidence_temperatures"])
+        == len(sampled["confidence_shifts"])
+        == len(sampled["after"]["ece"])
+        == 4
+    )
     assert record["greedy"]["num_blocks"] == 0, "the one held-out text is too short for an answer"
     assert conditional_acceptance(str(head)) == tuple(record["conditional_acceptance"])
 

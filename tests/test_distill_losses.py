@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinspark.deploy.acceptance import chances
-from twinspark.deploy.distill.calibration import curve, fit_temperatures, prefix_survival, reliability
+from twinspark.deploy.distill.calibration import Scaling, curve, fit_scaling, prefix_survival, reliability
 from twinspark.deploy.distill.head_net import Blocks
 from twinspark.deploy.distill.losses import Weights, losses
 
@@ -96,18 +96,28 @@ def test_the_confidence_teaches_nothing_to_the_drafts() -> None:
     assert confidence.grad.any()
 
 
-def test_temperatures_that_were_put_in_are_found() -> None:
+def test_the_scaling_that_was_put_in_is_found() -> None:
     random = np.random.default_rng(3)
-    truth = np.array([0.5, 2.0, 1.0])
+    truth = Scaling(np.array([0.5, 2.0, 1.0]), np.array([1.0, -0.5, 0.0]))
     logits = random.normal(0.5, 2.0, (40_000, 3))
-    kept = random.random((40_000, 3)) < 1 / (1 + np.exp(-logits / truth))
-    survived = np.cumprod(kept, axis=1).astype(np.float64)
-    found = fit_temperatures(logits, survived)
-    assert found == pytest.approx(truth, rel=0.15)
-    before = reliability(prefix_survival(logits, np.ones(3)), survived)
+    chances = 1 / (1 + np.exp(-(logits / truth.temperatures + truth.shifts)))
+    survived = np.cumprod(random.random((40_000, 3)) < chances, axis=1).astype(np.float64)
+    found = fit_scaling(logits, survived)
+    assert found.temperatures == pytest.approx(truth.temperatures, rel=0.15)
+    assert found.shifts == pytest.approx(truth.shifts, abs=0.1)
+    before = reliability(prefix_survival(logits, Scaling.none(3)), survived)
     after = reliability(prefix_survival(logits, found), survived)
     assert max(r.expected_error for r in after) < 0.015 < before[0].expected_error
     assert all(a.brier < min(b.brier, a.base_brier) for a, b in zip(after, before, strict=True))
+
+
+@pytest.mark.parametrize("came", [0.0, 1.0])
+def test_a_scaling_is_finite_where_all_came_alike(came: float) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 2))
+    found = fit_scaling(logits, np.full((50, 2), came))
+    assert np.isfinite(found.temperatures).all()
+    assert np.isfinite(found.shifts).all()
+    assert prefix_survival(logits, found)[:, 0] == pytest.approx(np.full(50, came), abs=0.05)
 
 
 @settings(max_examples=200, deadline=None)

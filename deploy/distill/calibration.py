@@ -1,7 +1,9 @@
-"""Confidence made honest: sequential temperature scaling (DSpark paper, section 3.2.1), and how honest it is.
+"""Confidence made honest: sequential scaling (DSpark paper, section 3.2.1), and how honest it is.
 
 A slot's confidence is the chance that its draft token is kept given that those before it were; what is scaled, slot
-after slot, is judged by the product up to there: the chance that the whole prefix survives. Works on plain arrays.
+after slot, is judged by the product up to there: the chance that the whole prefix survives. Beside the paper's
+temperature a slot has a shift: the confidence learns 1 - TV, of which greedy keeps more and shared noise less, also
+where it is one half, which no temperature moves. Works on plain arrays.
 """
 
 from __future__ import annotations
@@ -10,12 +12,26 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
 
 BINS = 15  # of equal mass
-TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
+LEAST_TEMPERATURE, MOST_TEMPERATURE, MOST_SHIFT = 0.05, 20.0, 10.0
 TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A slot's chance is sigmoid(logit / temperature + shift); `[slots]` each."""
+
+    temperatures: Floats
+    shifts: Floats
+
+    @classmethod
+    def none(cls, num_slots: int) -> Scaling:
+        return cls(np.ones(num_slots), np.zeros(num_slots))
 
 
 @dataclass(frozen=True)
@@ -27,23 +43,44 @@ class Reliability:
     base_brier: float
 
 
-def prefix_survival(logits: Floats, temperatures: Floats) -> Floats:
-    """`[blocks, slots]` products of sigmoid(logit / temperature) up to each slot."""
-    return np.cumprod(_sigmoid(logits / temperatures), axis=1, dtype=np.float64)
+def prefix_survival(logits: Floats, scaling: Scaling) -> Floats:
+    """`[blocks, slots]` products of the slots' chances up to each slot."""
+    return np.cumprod(_sigmoid(logits / scaling.temperatures + scaling.shifts), axis=1, dtype=np.float64)
 
 
-def fit_temperatures(logits: Floats, survived: Floats) -> Floats:
-    """One temperature a slot, each with those before it held: the likeliest for whether prefixes `survived` [blocks,
-    slots], as 0 or 1 (or chances).
+def fit_scaling(logits: Floats, survived: Floats) -> Scaling:
+    """Slot after slot, with those before it held: the likeliest for whether prefixes `survived` [blocks, slots], as 0
+    or 1 (or chances).
     """
     before = np.ones(len(logits))
-    found = []
+    found = Scaling.none(logits.shape[1])
     for k in range(logits.shape[1]):
-        worth = [_log_loss(before * _sigmoid(logits[:, k] / t), survived[:, k]) for t in TEMPERATURES]
-        best = float(TEMPERATURES[int(np.argmin(worth))])
-        before = before * _sigmoid(logits[:, k] / best)
-        found.append(best)
-    return np.array(found)
+        found.temperatures[k], found.shifts[k] = _likeliest(logits[:, k], before, survived[:, k])
+        before = prefix_survival(logits[:, : k + 1], Scaling(found.temperatures[: k + 1], found.shifts[: k + 1]))[:, k]
+    return found
+
+
+def _likeliest(logits: Floats, before: Floats, survived: Floats) -> tuple[float, float]:
+    """Temperature and shift of a slot behind prefixes that survive with the chances `before`."""
+    logit, prefix, came = (torch.from_numpy(np.ascontiguousarray(values)) for values in (logits, before, survived))
+    free = torch.zeros(2, dtype=torch.float64, requires_grad=True)  # log temperature, shift
+    solver = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+    def scaled() -> tuple[Tensor, Tensor]:
+        temperature = free[0].exp().clamp(LEAST_TEMPERATURE, MOST_TEMPERATURE)
+        return temperature, free[1].clamp(-MOST_SHIFT, MOST_SHIFT)
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        temperature, shift = scaled()
+        told = (prefix * torch.sigmoid(logit / temperature + shift)).clamp(TINY, 1 - TINY)
+        worth = -(came * told.log() + (1 - came) * torch.log1p(-told)).mean()
+        worth.backward()  # type: ignore[no-untyped-call]
+        return worth
+
+    solver.step(loss)  # type: ignore[no-untyped-call]
+    temperature, shift = scaled()
+    return temperature.item(), shift.item()
 
 
 def reliability(survival: Floats, survived: Floats) -> list[Reliability]:
@@ -68,8 +105,3 @@ def curve(told: Floats, came: Floats) -> list[tuple[float, float, float]]:
 def _sigmoid(x: Floats) -> Floats:
     out: Floats = 1 / (1 + np.exp(-np.clip(x, -50, 50)))
     return out
-
-
-def _log_loss(told: Floats, came: Floats) -> float:
-    told = np.clip(told, TINY, 1 - TINY)
-    return float(-np.mean(came * np.log(told) + (1 - came) * np.log1p(-told)))

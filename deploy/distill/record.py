@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from twinspark.deploy.distill.anchors import random_anchors
-from twinspark.deploy.distill.calibration import Floats, fit_temperatures, prefix_survival, reliability
+from twinspark.deploy.distill.calibration import Floats, Scaling, fit_scaling, prefix_survival, reliability
 from twinspark.deploy.distill.head_net import HeadNet
 from twinspark.deploy.distill.judge import Judged, judge
 from twinspark.deploy.distill.teacher import Teacher
@@ -23,7 +23,7 @@ def judged_record(
     net: HeadNet, teacher: Teacher, data: Data, target_ids: Tensor | None
 ) -> tuple[dict[str, Any], dict[str, tuple[Judged, Floats]]]:
     """For `training.json`, and by name what was judged beside the survival that is told after scaling, [blocks, slots].
-    Half of the texts fit the temperatures, the others tell how honest they are.
+    Half of the texts fit the scaling, the others tell how honest they are.
     """
     ids = data.held_out[:JUDGED_TEXTS]
     random = torch.Generator().manual_seed(7)
@@ -41,22 +41,23 @@ def judged_record(
             "acceptance_length": round(found.acceptance_length, 4),
             "conditional_acceptance": _rounded(found.conditional),
         }
-        temperatures = np.ones(found.told.shape[1])
+        scaling = Scaling.none(found.told.shape[1])
         if net.config.has_confidence and len(found.told) > 1:
             half = len(found.told) // 2  # of other texts than the rest
             fitted, tested = slice(half), slice(half, None)
-            temperatures = fit_temperatures(found.told[fitted], found.survived[fitted])
+            unscaled, scaling = scaling, fit_scaling(found.told[fitted], found.survived[fitted])
             record[key] |= {
-                "confidence_temperatures": _rounded(temperatures.tolist()),
-                "before": _honesty(found.told[tested], np.ones_like(temperatures), found.survived[tested]),
-                "after": _honesty(found.told[tested], temperatures, found.survived[tested]),
+                "confidence_temperatures": _rounded(scaling.temperatures.tolist()),
+                "confidence_shifts": _rounded(scaling.shifts.tolist()),
+                "before": _honesty(found.told[tested], unscaled, found.survived[tested]),
+                "after": _honesty(found.told[tested], scaling, found.survived[tested]),
             }
-        told[name] = found, prefix_survival(found.told, temperatures)
+        told[name] = found, prefix_survival(found.told, scaling)
     return record, told
 
 
-def _honesty(told: Floats, temperatures: Floats, survived: Floats) -> dict[str, Any]:
-    found = reliability(prefix_survival(told, temperatures), survived)
+def _honesty(told: Floats, scaling: Scaling, survived: Floats) -> dict[str, Any]:
+    found = reliability(prefix_survival(told, scaling), survived)
     return {
         "mean_ece": round(float(np.mean([r.expected_error for r in found])), 5),
         "ece": _rounded([r.expected_error for r in found], 5),

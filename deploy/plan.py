@@ -24,7 +24,7 @@ from twinspark.planner.nodes import Node, Seat
 from twinspark.planner.placement import Candidate, Decision
 from twinspark.planner.rooms import drafted_needs, needs
 
-NOT_WITH_WHAT_IF = ("address", "static", "recalibrate")
+NOT_WITH_WHAT_IF = ("address", "static", "recalibrate", "threads")
 
 
 async def plan(options: Options, wanted: Wanted | None, *, as_json: bool) -> None:

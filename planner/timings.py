@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
+from statistics import median
 from typing import Literal
 
 Role = Literal["verify", "draft", "colocated"]
@@ -95,8 +96,18 @@ class Timings:
     overhead_ms: Mapping[str, float] = field(default_factory=dict)
 
     def step(self, key: StepKey) -> Grid | None:
-        """The grid of `key`; one measured alone stands in for `beside`."""
-        return self.steps.get(key) or self.steps.get(StepKey(key.role, key.device_class))
+        """The grid of `key`. Beside the pair's other actor a step is the same work, slower by one factor for all sizes:
+        the median of what was measured. A single size measured in a slow moment must not decide between placements.
+        """
+        alone, found = self.steps.get(StepKey(key.role, key.device_class)), self.steps.get(key)
+        if alone is None or found is None or not key.beside:
+            return found or alone
+        factors = [
+            cell.ms / alone.ms(cell.num_requests, cell.length)
+            for cell in found.cells
+            if alone.spans(cell.num_requests, cell.length) and alone.ms(cell.num_requests, cell.length) > 0
+        ]
+        return alone.scaled(median(factors)) if factors else found
 
     def drawn_towards(self, seen: Timings, share: float) -> Timings:
         """The cells and links of `seen` alone: what is believed of them here, drawn by `share` towards what was

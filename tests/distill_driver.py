@@ -39,8 +39,9 @@ def reference_data(teacher: Teacher, num_texts: int = 248) -> Data:
     writer = Writer(BatchNet(teacher.net.decoder), TURNS, num_texts=num_texts, length=LENGTH)
     prompts = [(i % 500, i * 7 % 500) for i in range(num_texts)]
     ids = writer.write(prompts, [0.0, 0.8] * (num_texts // 2), 1)
-    held_out = torch.arange(num_texts) % 31 == 0
-    return Data(ids[~held_out], ids[held_out], TURNS)
+    numbers = torch.arange(num_texts)
+    held_out = numbers % 31 == 0
+    return Data(ids[~held_out], ids[held_out], numbers[held_out] % 2 == 0, TURNS)
 
 
 def trainer_of(target: str, out: Path, **changes: Any) -> Trainer:

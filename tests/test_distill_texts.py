@@ -15,7 +15,7 @@ from small_engine import answer as decode
 from small_engine import ask, engine_of, golden_target, tiny_target
 
 from twinspark.actors.errors import CheckpointError
-from twinspark.deploy.distill.anchors import random_anchors
+from twinspark.deploy.distill.anchors import first_run, random_anchors
 from twinspark.deploy.distill.batch_net import BatchNet
 from twinspark.deploy.distill.corpus import HELD_OUT_EVERY, About, Corpus
 from twinspark.deploy.distill.run import _pools, _prompt
@@ -108,6 +108,15 @@ def test_anchors_are_where_answers_are(length: int, count: int, block_size: int,
         assert places.tolist() == sorted(places.tolist())
         there = int(row[2 : length - block_size + 1].sum())
         assert int(row[places + 1].sum()) == min(there, len(places))
+
+
+def test_a_run_of_anchors_is_where_the_first_answer_is_long_enough() -> None:
+    rows = ["..xxxxxx..", "xxxx......", "..xxx.xxxx", ".....xxxxx", "..........", "xxxxxxxxxx"]
+    wanted = torch.tensor([[mark == "x" for mark in row] for row in rows])
+    texts, anchors = first_run(wanted, 3, 2)
+    assert texts.tolist() == [0, 3, 5]
+    assert anchors.tolist() == [[2, 3, 4], [5, 6, 7], [0, 1, 2]]
+    assert [len(part) for part in first_run(wanted, 9, 2)] == [0, 0]
 
 
 def test_prompts_of_held_out_texts_are_no_others() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from distill_driver import LENGTH, trainer_of
@@ -14,10 +16,15 @@ from in_process import finish, local_draft, off_tokens, run, same, some_requests
 from safetensors.torch import load_file
 
 from twinspark.actors.errors import CheckpointError
+from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import DraftSettings
+from twinspark.actors.target.request import Report, Request
+from twinspark.deploy.distill import record as record_module
 from twinspark.deploy.distill.head_files import write_head
-from twinspark.deploy.distill.judge import judge
+from twinspark.deploy.distill.judge import Judged, judge, rounds_of
+from twinspark.deploy.distill.record import judged_record
 from twinspark.deploy.distill.trainer import Trainer
+from twinspark.deploy.distill.turns import Turns
 
 DRIVER = Path(__file__).with_name("distill_driver.py")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -32,7 +39,9 @@ def target(shared: Path) -> str:
 def trained(target: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, dict[str, torch.Tensor]]:
     torch.set_num_threads(1)
     trainer = trainer_of(target, tmp_path_factory.mktemp("trained"), steps=150)
-    return trainer, trainer.run(lambda row: None)
+    weights = trainer.run(lambda row: None)
+    trainer.net.load_state_dict(weights)
+    return trainer, weights
 
 
 def test_acceptance_rises(trained: tuple[Trainer, dict[str, torch.Tensor]]) -> None:
@@ -43,12 +52,63 @@ def test_acceptance_rises(trained: tuple[Trainer, dict[str, torch.Tensor]]) -> N
     assert history[-1]["loss"] < 0.8 * history[0]["loss"]
     assert all(last > first + 0.1 for first, last in zip(history[0]["kept"], history[-1]["kept"], strict=True))
     anchors = torch.arange(2, LENGTH - 6, 3).repeat(len(trainer.data.held_out), 1)
-    greedy, sampled = judge(trainer.net, trainer.teacher, trainer.data.held_out, anchors, None)
-    assert greedy.acceptance_length > 1.3
-    assert sampled.acceptance_length > 1.1
-    assert len(sampled.kept) == anchors.numel()
+    found = judge(trainer.net, trainer.teacher, trainer.data.held_out, anchors, None)
+    assert len(found.sampled) == len(found.greedy) == len(found.written) == anchors.numel()
+    assert Judged(found.told[found.written], found.greedy[found.written]).acceptance_length > 1.3
+    assert Judged(found.told, found.sampled).acceptance_length > 1.1
     # What the loss calls the chance to be kept is, with the best of rules, above what shared noise keeps.
-    assert sampled.kept[:, 0].mean() < history[-1]["kept"][0] + 0.1
+    assert found.sampled[:, 0].mean() < history[-1]["kept"][0] + 0.1
+
+
+def test_rounds_along_texts_are_those_of_decoding(
+    shared: Path, trained: tuple[Trainer, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    trainer, weights = trained
+    write_head(tmp_path, trainer.config, weights, None, torch.float32, {"conditional_acceptance": [0.5]})
+    size, start, num_new = trainer.config.block_size, 8, 52
+    requests = [Request(i, tuple(range(20 + 9 * i, 20 + 9 * i + start)), Sampling(), num_new) for i in range(4)]
+
+    async def body() -> dict[int, Report]:
+        async with target_host(target_spec(shared), DraftSettings(str(tmp_path), "float32", size)) as host:
+            return await finish(host, requests)
+
+    reports = run(body)
+    ids = torch.tensor([[*request.prompt, *reports[request.number].token_ids] for request in requests])
+    anchors = torch.arange(start, start + num_new - size).repeat(len(ids), 1)
+    found = judge(trainer.net, trainer.teacher, ids, anchors, None)
+    rounds = rounds_of(found.greedy.reshape(*anchors.shape, -1))
+    accepted = Judged(found.told, found.greedy).survived.sum(axis=1).astype(int)
+    for text, request in enumerate(requests):
+        own = [int(accepted[i]) for i in rounds if i // anchors.shape[1] == text]
+        decoded = [record.num_accepted for record in reports[request.number].rounds]
+        assert len(own) > 5
+        assert own == decoded[: len(own)]
+
+
+def test_which_blocks_are_rounds() -> None:
+    """Numbers by hand: two texts of four anchors, two slots."""
+    kept = np.array([[[1, 1], [0, 0], [0, 0], [0, 1]], [[0, 1], [1, 0], [1, 1], [1, 1]]], dtype=np.float64)
+    assert rounds_of(kept).tolist() == [0, 3, 4, 5, 7]
+    assert rounds_of(kept[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_record_is_of_the_rounds_of_greedy_answers(
+    trained: tuple[Trainer, dict[str, torch.Tensor]], greedy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_module, "DECODED_ANCHORS", 20)
+    monkeypatch.setattr(Turns, "answers", lambda self, ids: torch.arange(ids.shape[1]).expand(ids.shape) >= 3)
+    trainer, _ = trained
+    data = replace(trainer.data, held_out_is_greedy=trainer.data.held_out_is_greedy & greedy)
+    record, _ = judged_record(trainer.net, trainer.teacher, data, None)
+    decoded = record["decoded"]
+    assert record["conditional_acceptance"] == (decoded if greedy else record["greedy"])["conditional_acceptance"]
+    if greedy:
+        anchors = 20 * int(data.held_out_is_greedy.sum())
+        assert anchors / (1 + trainer.config.block_size) <= decoded["num_blocks"] < anchors
+        assert decoded["acceptance_length"] > 1.1
+    else:
+        assert decoded == {"num_blocks": 0}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -169,6 +169,23 @@ def test_what_was_measured_alone_stands_in_for_beside_and_not_the_other_way_roun
     assert timings.step(StepKey("draft", "x")) is None
 
 
+def test_beside_another_actor_a_step_is_slower_by_one_factor_for_all_sizes() -> None:
+    alone = Grid((Cell(1, 0, 10.0), Cell(1, 5, 20.0), Cell(4, 0, 16.0), Cell(4, 5, 40.0)))
+    key = StepKey("verify", "x", beside=True)
+
+    def beside(*cells: Cell) -> Grid | None:
+        return Timings({StepKey("verify", "x"): alone, key: Grid(cells)}).step(key)
+
+    # One size was measured in a slow moment, one in a fast one.
+    found = beside(Cell(1, 0, 11.0), Cell(1, 5, 40.0), Cell(4, 5, 42.0), Cell(4, 2, 10.0), Cell(4, 0, 17.6))
+    assert found is not None
+    for cell in alone.cells:
+        assert found.ms(cell.num_requests, cell.length) == pytest.approx(1.1 * cell.ms)
+    beyond = beside(Cell(8, 7, 100.0))  # nothing to be compared with
+    assert beyond is not None
+    assert beyond.ms(8, 7) == 100.0
+
+
 def test_a_link_is_known_from_either_end() -> None:
     timings = Timings(link_ms={("a", "b"): 0.0, ("b", "c"): 2.0})
     assert (timings.link("a", "b"), timings.link("b", "a"), timings.link("c", "b")) == (0.0, 0.0, 2.0)

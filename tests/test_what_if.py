@@ -17,6 +17,7 @@ from plan_docs import CONSOLE, MEMORY, PAGE, ROOT, SPEEDS, output, refreshed
 
 from twinspark.deploy import plan_pair
 from twinspark.deploy.cli import main
+from twinspark.deploy.embedded import demo_head_path
 from twinspark.deploy.options import Options
 from twinspark.deploy.what_if import read_what_if
 
@@ -181,8 +182,6 @@ def test_equal_nodes_are_one_line_and_their_number(small: Callable[..., Path]) -
 
 
 def test_a_path_stands_for_dimensions(small: Callable[..., Path], demo_model: Path) -> None:
-    from twinspark.deploy.embedded import demo_head_path
-
     begin, end = SMALL.index("[target]"), SMALL.index("[[node]]")
     paths = f'[target]\npath = "{demo_model}"\n[head]\npath = "{demo_head_path()}"\n'
     document = planned(small((SMALL[begin:end], paths)))
@@ -206,6 +205,28 @@ def test_the_command_line_overrides_the_file(small: Callable[..., Path], monkeyp
         planned(path, "--dtype", dtype)["decision"]["target_bytes"] for dtype in ("float32", "bfloat16")
     )
     assert float32 > bfloat16
+
+
+def test_another_model_is_not_as_fast_as_the_file_says(
+    small: Callable[..., Path], demo_model: Path, tmp_path: Path
+) -> None:
+    steps = ("verify", "draft", "colocated")
+    speed = "".join(
+        f'[[speed]]\nstep = "{step}"\ndevice = "T4"\ncells = [{{ requests = 1, drafts = 0, ms = 9 }}]\n'
+        for step in steps
+    )
+    begin, end = SMALL.index("[target]"), SMALL.index("[[node]]")
+    path = small((SMALL[begin:end], f'[target]\npath = "{demo_model}"\n[head]\npath = "{demo_head_path()}"\n'))
+    path.write_text(path.read_text() + speed)
+
+    def timed(**overrides: str) -> set[str]:
+        return {key.role for key in read_what_if(path, overrides).timings.steps}
+
+    assert timed() == timed(model=str(demo_model)) == timed(dspark_model="demo") == {"verify", "draft", "colocated"}
+    other = tmp_path / "other.gguf"
+    other.symlink_to(demo_model)
+    assert timed(model=str(other)) == set()
+    assert timed(dspark_model=f"{demo_head_path()}/") == {"verify"}
 
 
 def test_defaults_are_those_of_a_real_plan(small: Callable[..., Path]) -> None:

@@ -91,6 +91,12 @@ class Corpus:
         held_out = torch.arange(len(ids)) % HELD_OUT_EVERY == 0
         return ids[~held_out], ids[held_out]
 
+    def held_out_is_greedy(self) -> Tensor:
+        """bool [held-out texts]: those whose answers have temperature 0."""
+        temperatures = self.about.temperatures
+        numbers = range(0, self.num_shards * self.about.texts_per_shard, HELD_OUT_EVERY)
+        return torch.tensor([temperatures[number % len(temperatures)] == 0 for number in numbers])
+
     def _loaded(self) -> Iterator[Tensor]:
         about = self.about
         for i in range(self.num_shards):

@@ -1,7 +1,7 @@
 """A head along held-out texts: whether each slot's draft would have been kept, greedy and sampled, and what it told.
 
-Teacher-forced: the previous tokens are the text's. Greedy counts only blocks that the target itself would have written
-greedily, for there the text is what would have been verified.
+Teacher-forced: the previous tokens are the text's. So greedy figures are of blocks that the target itself would have
+written greedily: there the text is what would have been verified.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -48,10 +49,35 @@ class Judged:
         return float(1 + self.survived.sum(axis=1).mean())
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """All blocks, text after text: confidence logits, whether a slot's draft was kept `greedy` or `sampled`, each
+    [blocks, slots]; `written` [blocks] where the text is what the target says greedily.
+    """
+
+    told: Floats
+    greedy: Floats
+    sampled: Floats
+    written: npt.NDArray[np.bool_]
+
+
+def rounds_of(kept: Floats) -> npt.NDArray[np.int64]:
+    """Of `kept` [texts, anchors, slots], the anchors being consecutive, the numbers (text after text) of the blocks
+    that decoding would have verified: behind a block comes the one after all it committed. Easy stretches of a text
+    are few rounds; a mean over rounds is lower than one over places.
+    """
+    accepted = np.cumprod(kept, axis=2).sum(axis=2).astype(int)
+    found = []
+    for text, steps in enumerate(accepted):
+        at = 0
+        while at < len(steps):
+            found.append(text * len(steps) + at)
+            at += 1 + steps[at]
+    return np.array(found, dtype=np.int64)
+
+
 @torch.no_grad()
-def judge(
-    net: HeadNet, teacher: Teacher, ids: Tensor, anchors: Tensor, target_ids: Tensor | None
-) -> tuple[Judged, Judged]:
+def judge(net: HeadNet, teacher: Teacher, ids: Tensor, anchors: Tensor, target_ids: Tensor | None) -> Blocks:
     """Greedy and at temperature 1 with shared noise. `ids` [texts, positions], `anchors` [texts, anchors]."""
     noise = Noise(teacher.config.vocab_size, teacher.device)
     told: list[Tensor] = []
@@ -63,9 +89,9 @@ def judge(
         places = places.to(teacher.device)
         size = net.config.block_size
         taps, target = teacher.along(part, net.config.tap_ids, places, size)
-        blocks = net(part, taps, places)
+        made = net(part, taps, places)
         labels = tokens_at(part, block_places(places, size) + 1).flatten(0, 1)
-        draft = blocks.logits.float().flatten(0, 1)
+        draft = made.logits.float().flatten(0, 1)
         target = target.flatten(0, 1)
         shape = (len(draft), size)
         rows = [
@@ -76,11 +102,12 @@ def judge(
         right.append((firm == labels).all(dim=1))
         greedy.append(drafted == firm)
         sampled.append(equal)
-        told.append(torch.zeros(shape) if blocks.confidence is None else blocks.confidence.float().view(shape))
-    all_told, written = torch.cat(told).cpu(), torch.cat(right).cpu()
-    return (
-        Judged(_array(all_told[written]), _array(torch.cat(greedy).cpu()[written])),
-        Judged(_array(all_told), _array(torch.cat(sampled).cpu())),
+        told.append(torch.zeros(shape) if made.confidence is None else made.confidence.float().view(shape))
+    return Blocks(
+        told=_array(torch.cat(told)),
+        greedy=_array(torch.cat(greedy)),
+        sampled=_array(torch.cat(sampled)),
+        written=torch.cat(right).cpu().numpy(),
     )
 
 
@@ -104,5 +131,5 @@ def _rows(
 
 
 def _array(values: Tensor) -> Floats:
-    found: Floats = values.double().numpy()
+    found: Floats = values.double().cpu().numpy()
     return found

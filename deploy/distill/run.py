@@ -55,7 +55,7 @@ def distill_command(
     precision: Precision = "bfloat16" if place.type == "cuda" else "float32"
     path = str(demo_model_path(note)) if model == "demo" else model
     record = distill(path, corpus, texts, settings, out, device=place, precision=precision)
-    for name in ("greedy", "temperature_1"):
+    for name in ("decoded", "greedy", "temperature_1"):
         found = record[name]
         if not found["num_blocks"]:
             note(f"{name}: no held-out text was written so")
@@ -87,7 +87,7 @@ def distill(
     teacher = Teacher(target, precision=precision, length=texts.length, device=device)
     turns = turns_of(tokenizer)
     write_texts(corpus, teacher.net, tokenizer, turns, texts)
-    data = Data(*corpus.texts(), turns)
+    data = Data(*corpus.texts(), corpus.held_out_is_greedy(), turns)
     target_ids = (
         most_frequent(data.train, target.config.vocab_size, settings.draft_vocab) if config.reduced_vocab else None
     )

@@ -36,10 +36,13 @@ OnLook = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Data:
-    """int32 `[texts, positions]`, to train on and held out. What is learnt is the answers between `turns`."""
+    """int32 `[texts, positions]`, to train on and held out; bool [held-out texts] which of those answer greedily. What
+    is learnt is the answers between `turns`.
+    """
 
     train: Tensor
     held_out: Tensor
+    held_out_is_greedy: Tensor
     turns: Turns
 
 

@@ -43,7 +43,7 @@ CUDA_HOST_BYTES = 1664 * MIB
 
 FLOAT32_BYTES = 4
 BFLOAT16_BYTES = 2
-INT8_ROW_BYTES = 12  # a scale (float32) and a zero point (int64) for every output row
+INT8_ROW_BYTES = 12  # a scale (float32), a zero point and a sum (int32) for every output row
 NOISE_BYTES = 24  # for every token: offsets and two buffers of 64 bits
 MAPPED_ID_BYTES = 40  # a Python integer in a list
 TARGET_TOKEN_BYTES = 120  # a committed token in Python: the id, and its part of a round's record

@@ -24,7 +24,7 @@ import torch
 
 from twinspark.actors.draft.drafter import Wish
 from twinspark.actors.draft.host import DraftHost
-from twinspark.actors.nets.linear import Int8Linear, PackedLinear, can_int8, can_pack
+from twinspark.actors.nets.linear import PackedLinear, can_int8, can_pack
 from twinspark.actors.sampling.settings import Sampling
 from twinspark.actors.specs import ActorSpec, DraftSettings, DraftSpec, TargetSpec
 from twinspark.actors.target.engine import Proposed
@@ -109,15 +109,14 @@ def give_back_freed() -> None:
 
 
 def count_kernels(seen: set[tuple[object, ...]]) -> None:
-    """Notes every (weight shape, rows) that a packed or int8 layer is called with: oneDNN keeps a kernel for each."""
-    for layer in (PackedLinear, Int8Linear):
-        call = layer.__call__
+    """Notes every (weight shape, rows) that a packed layer is called with: oneDNN keeps a kernel for each."""
+    call = PackedLinear.__call__
 
-        def counted(self: Any, x: torch.Tensor, call: Any = call) -> Any:
-            seen.add((type(self), tuple(self.packed.shape), x.shape[0]))
-            return call(self, x)
+    def counted(self: PackedLinear, x: torch.Tensor) -> torch.Tensor:
+        seen.add((tuple(self.packed.shape), x.shape[0]))
+        return call(self, x)
 
-        setattr(layer, "__call__", counted)  # noqa: B010
+    setattr(PackedLinear, "__call__", counted)  # noqa: B010
 
 
 def gpu_used_bytes() -> int:

@@ -49,7 +49,7 @@ def _probes_afresh() -> Iterator[None]:
 def bare_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch build without the private operators."""
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    monkeypatch.setattr(torch.ops, "onednn", SimpleNamespace())
+    monkeypatch.setattr(torch.ops, "quantized", SimpleNamespace())
 
 
 def randoms(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -170,7 +170,7 @@ def test_operators_that_are_there_and_refuse(monkeypatch: pytest.MonkeyPatch, er
         raise error("not on this processor")
 
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(_reorder_linear_weight=refuse))
-    monkeypatch.setattr(torch.ops, "onednn", SimpleNamespace(qlinear_prepack=refuse))
+    monkeypatch.setattr(torch.ops, "quantized", SimpleNamespace(linear_prepack=refuse))
     assert not can_pack(torch.float32)
     assert not can_int8()
 
@@ -180,11 +180,11 @@ def test_operators_that_give_something_else_are_not_used(monkeypatch: pytest.Mon
     ops = SimpleNamespace(
         _reorder_linear_weight=lambda w, _rows: w,
         _linear_pointwise=wrong,
-        qlinear_prepack=lambda w, _shape: w,
-        qlinear_pointwise=wrong,
+        linear_prepack=lambda w, _bias: w,
+        linear_dynamic=wrong,
     )
     monkeypatch.setattr(torch.ops, "mkldnn", ops)
-    monkeypatch.setattr(torch.ops, "onednn", ops)
+    monkeypatch.setattr(torch.ops, "quantized", ops)
     assert not can_pack(torch.float32)
     assert not can_int8()
 

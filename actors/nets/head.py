@@ -96,7 +96,7 @@ class Head:
         context = self.hidden_norm(self.fc(taps.to(self.dtype)))
         cos, sin = self.cos[rows.positions], self.sin[rows.positions]
         for i, layer in enumerate(self.layers):
-            _, keys, values = layer.split(layer.qkv(context))
+            keys, values = layer.keys_values(layer.qkv(context))
             self.cache.write(i, rows.spans, rotate(keys, cos, sin), values)
 
     def block(self, anchors: Sequence[tuple[int, int, int]]) -> Tensor:

@@ -64,6 +64,13 @@ class DecoderLayer:
             queries, keys = self.q_norm(queries), self.k_norm(keys)
         return queries, keys, values
 
+    def keys_values(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """As `split`, without the queries: what positions need that nobody asks from."""
+        config = self.config
+        heads = projected.view(projected.shape[0], -1, config.head_dim)[:, config.num_heads :]
+        keys, values = heads.split(config.num_kv_heads, dim=1)
+        return keys if self.k_norm is None else self.k_norm(keys), values
+
     def forward(
         self, layer: int, x: Tensor, rows: Rows, cos: Tensor, sin: Tensor, cache: SlotCache, attend: Attention
     ) -> Tensor:

@@ -55,6 +55,8 @@ def test_what_is_there(head: Path) -> None:
     assert opened.config.draft_vocab_size == 2000
     assert opened.config.tap_ids == (-1, 0, 1, 2)
     record = json.loads((head / "training.json").read_text())
+    steps = [row["step"] for row in record["history"]]
+    assert steps == sorted(set(steps))
     sampled = record["temperature_1"]
     assert sampled["num_blocks"] > 1
     assert (
@@ -125,7 +127,8 @@ def test_eval(demo_model: Path, tmp_path: Path) -> None:
         (("--draft-vocab", "60000"), "at most the vocabulary of 49152, got 60000"),
         (("--seconds", "5"), "--steps or --seconds, one of them"),
         (("--length", "50"), "length 50, got 48"),
-        (("--texts-per-step", "64"), "needs as many, got"),
+        (("--texts-per-step", "64"), "--texts-per-step must be at most"),
+        (("--learning-rate", "nan"), "--learning-rate"),
         (("--device", "cuda:7"), "--device must be one that is there, got cuda:7"),
         (("--prompts", "nowhere.jsonl"), "must be readable"),
     ],
@@ -144,6 +147,20 @@ def test_bad_input(
     assert ended.value.code == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("option", ["--corpus", "--out"])
+def test_a_file_where_a_folder_goes_is_told_before_anything_is_written(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, corpus = tmp_path / "file", tmp_path / "corpus"
+    file.write_text("mine")
+    with pytest.raises(SystemExit) as ended:
+        main(distill(*((file, tmp_path / "out") if option == "--corpus" else (corpus, file))))
+    assert ended.value.code == 2
+    assert f"{option} must be a folder, got the file {file}" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [file]
+    assert file.read_text() == "mine"
 
 
 def test_a_corpus_of_another_tokenizer(

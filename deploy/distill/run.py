@@ -58,7 +58,7 @@ def distill_command(
     for name in ("decoded", "greedy", "temperature_1"):
         found = record[name]
         if not found["num_blocks"]:
-            note(f"{name}: no held-out text was written so")
+            note(f"{name}: nothing to tell it by, no held-out text has a long enough answer of that kind")
             continue
         kept = " ".join(f"{value:.3f}" for value in found["conditional_acceptance"])
         note(f"{name}: acceptance length {found['acceptance_length']:.3f} on held-out text, by slot {kept}")
@@ -80,6 +80,7 @@ def distill(
     """Makes the head in `out`; what `training.json` says of it. Raises CheckpointError or ValueError for what cannot
     be, OSError where the disk is full.
     """
+    _check_folders_and_counts(corpus_folder, out, texts, settings)
     target = open_target(model)
     tokenizer = open_tokenizer(model)
     config = head_config_of(settings, target.config, mask_token_id(tokenizer, target.config.vocab_size))
@@ -113,6 +114,20 @@ def distill(
     plot_reliability(told, out / "reliability.png")
     write_head(out, config, weights, target_ids, _saved_dtype(settings), record)
     return record
+
+
+def _check_folders_and_counts(corpus: Path, out: Path, texts: TextSettings, settings: DistillSettings) -> None:
+    """What would fail only once the texts are written. Raises ValueError."""
+    for name, folder in (("--corpus", corpus), ("--out", out)):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{name} must be a folder, got the file {folder}")
+    written = -(-texts.texts // texts.at_once) * texts.at_once
+    trained_on = written - -(-written // HELD_OUT_EVERY)
+    if settings.texts_per_step > trained_on:
+        raise ValueError(
+            f"--texts-per-step must be at most {trained_on} (of {written} texts one of {HELD_OUT_EVERY} is held out), "
+            f"got {settings.texts_per_step}"
+        )
 
 
 def mask_token_id(tokenizer: Tokenizer, vocab_size: int) -> int:

@@ -45,19 +45,19 @@ class DistillSettings(BaseModel):
     intermediate_size: int = Field(0, ge=0, description="width of the head's feed-forward layers; 0: the target's")
     save_dtype: Literal["bfloat16", "float16", "float32"] = Field("bfloat16", description="precision of the saved head")
     steps: int = Field(0, ge=0, description="optimizer steps; 0: as many as --seconds allows")
-    seconds: float = Field(0.0, ge=0, description="time to train; 0: until --steps")
+    seconds: float = Field(0.0, ge=0, allow_inf_nan=False, description="time to train; 0: until --steps")
     texts_per_step: int = Field(64, ge=1, description="texts a step is made of")
     texts_at_once: int = Field(0, ge=0, description="of them in memory at once; 0: all")
     anchors: int = Field(48, ge=1, description="blocks trained on in each text")
     optimizer: Literal["adamw", "muon"] = Field(
         "muon", description="muon: for the matrices of the layers; tables, norms and biases stay with AdamW"
     )
-    learning_rate: float = Field(3e-3, gt=0, le=1, description="peak of the cosine schedule")
+    learning_rate: float = Field(3e-3, gt=0, le=1, allow_inf_nan=False, description="peak of the cosine schedule")
     weight_decay: float = Field(0.01, ge=0, le=1, description="of matrices")
     average: float = Field(
         0.0, ge=0, lt=1, description="decay of the averaged weights that are saved; 0: the last ones"
     )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of weights, anchors and order of texts")
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="seed of texts, weights, anchors and order")
 
     @model_validator(mode="after")
     def _go_together(self) -> DistillSettings:

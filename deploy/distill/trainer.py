@@ -99,7 +99,8 @@ class Trainer:
         before_s = self.progress.seconds
         next_look = len(self.progress.history) / LOOKS
         while True:
-            if self.done >= next_look:
+            history = self.progress.history
+            if self.done >= next_look and (not history or history[-1]["step"] < self.progress.step):
                 on_look(self._look())
                 next_look = len(self.progress.history) / LOOKS
             if self.done >= 1:

@@ -24,8 +24,8 @@ def judged_record(
     net: HeadNet, teacher: Teacher, data: Data, target_ids: Tensor | None
 ) -> tuple[dict[str, Any], dict[str, tuple[Judged, Floats]]]:
     """For `training.json`, and by name what was judged beside the survival that is told after scaling, [blocks, slots].
-    Half of the texts fit the scaling, the others tell how honest they are. `conditional_acceptance` is over the rounds
-    of decoding; without a greedy answer long enough it is over all places.
+    The scaling is fitted to all texts; how honest it is, each half tells of the other half's. `conditional_acceptance`
+    is over the rounds of decoding; without a greedy answer long enough it is over all places.
     """
     ids = data.held_out[:JUDGED_TEXTS]
     random = torch.Generator().manual_seed(7)
@@ -50,14 +50,12 @@ def judged_record(
             continue  # no held-out text was written greedily
         scaling = Scaling.none(judged.told.shape[1])
         if net.config.has_confidence and len(judged.told) > 1:
-            half = len(judged.told) // 2  # of other texts than the rest
-            fitted, tested = slice(half), slice(half, None)
-            unscaled, scaling = scaling, fit_scaling(judged.told[fitted], judged.survived[fitted])
+            unscaled, scaling = scaling, fit_scaling(judged.told, judged.survived)
             record[key] |= {
                 "confidence_temperatures": _rounded(scaling.temperatures.tolist()),
                 "confidence_shifts": _rounded(scaling.shifts.tolist()),
-                "before": _honesty(judged.told[tested], unscaled, judged.survived[tested]),
-                "after": _honesty(judged.told[tested], scaling, judged.survived[tested]),
+                "before": _honesty(prefix_survival(judged.told, unscaled), judged.survived),
+                "after": _honesty(_by_other_half(judged), judged.survived),
             }
         told[name] = judged, prefix_survival(judged.told, scaling)
     return record, told
@@ -85,8 +83,20 @@ def _acceptance(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _honesty(told: Floats, scaling: Scaling, survived: Floats) -> dict[str, Any]:
-    found = reliability(prefix_survival(told, scaling), survived)
+def _by_other_half(judged: Judged) -> Floats:
+    """Survival as told by the scaling that the other half of the blocks (of other texts) fits: no block is judged by
+    what it was fitted to, and all are judged.
+    """
+    half = len(judged.told) // 2
+    first, second = slice(half), slice(half, None)
+    parts = ((first, second), (second, first))
+    return np.concatenate(
+        [prefix_survival(judged.told[own], fit_scaling(judged.told[o], judged.survived[o])) for own, o in parts]
+    )
+
+
+def _honesty(survival: Floats, survived: Floats) -> dict[str, Any]:
+    found = reliability(survival, survived)
     return {
         "mean_ece": round(float(np.mean([r.expected_error for r in found])), 5),
         "ece": _rounded([r.expected_error for r in found], 5),

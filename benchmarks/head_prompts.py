@@ -403,11 +403,12 @@ def code_prompts(rng: random.Random) -> list[str]:
 
     def about(asks: list[str]) -> Callable[[int], str]:
         chosen = rng.sample(known, len(known))
-        return lambda number: (
-            rng.choice(asks).format(call=chosen[number % len(chosen)].calls[0])
-            + "\n\n"
-            + chosen[number % len(chosen)].code()
-        )
+
+        def make(number: int) -> str:
+            function = chosen[number % len(chosen)]
+            return rng.choice(asks).format(call=function.calls[0]) + "\n\n" + function.code()
+
+        return make
 
     def fixes() -> Iterator[str]:
         for function in rng.sample(known, len(known)):

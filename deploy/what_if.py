@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -21,7 +21,7 @@ from twinspark.planner.nodes import GIB, Gpu, Node
 from twinspark.planner.pair_footprints import PairFootprints
 from twinspark.planner.placement import Demand, Kind
 from twinspark.planner.prices import Prices
-from twinspark.planner.timings import Cell, Grid, StepKey, Timings
+from twinspark.planner.timings import Cell, Grid, Role, StepKey, Timings
 
 MAX_FILE_BYTES = 1 << 20
 SETTINGS = (
@@ -33,7 +33,6 @@ SETTINGS = (
     "objective",
     "numerics",
 )  # a file has them too; set anywhere else they override it
-ROLES = ("verify", "draft", "colocated")
 OVERRIDING = (*SETTINGS, "dtype", "dspark_dtype", "prices", "model", "dspark_model")
 
 
@@ -104,7 +103,7 @@ def _override(table: dict[str, Any], overrides: Mapping[str, Any]) -> None:
         if name in overrides and not (name == "context" and overrides[name] == 0):
             table[name] = overrides[name]
     if "model" in overrides:
-        _replace_model(table, "target", {"path": _demo("model", overrides["model"])}, steps_of_it=ROLES)
+        _replace_model(table, "target", {"path": _demo("model", overrides["model"])}, steps_of_it=get_args(Role))
     if overrides.get("dspark_model") == "none":
         table.pop("head", None)
     elif "dspark_model" in overrides:
